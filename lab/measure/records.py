@@ -1,0 +1,112 @@
+"""What a run writes down, row by row, before anybody interprets it.
+
+Three tables, append-only Arrow IPC streams in the run folder (lab/run/folder.py):
+
+    requests    one row a finished request, in order of completion
+    telemetry   one row a reading: what the run cost the machine
+    server      one row a counter and scrape: what Triton says of itself
+
+All times are `time.perf_counter_ns()` of one machine (CLOCK_MONOTONIC, which Triton's traces use too).
+A raw row and its interpretation are two types: `Requests` here, `Summary` in summary.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute  # makes pa.compute available
+
+SCHEMA_VERSION = "1"
+
+OUTCOMES = ("ok", "refused", "timeout", "cancelled", "truncated", "error")
+"""How a request ended; the `outcome` column holds the position in this tuple.
+
+ok         the whole answer arrived
+refused    turned away unserved (queue full, connection refused, 429)
+timeout    no answer within the workload's timeout_s
+cancelled  given up by the client (Stop, Ctrl-C, end of the run's grace)
+truncated  the answer began and broke off
+error      anything else; `detail` says what
+"""
+OK, REFUSED, TIMEOUT, CANCELLED, TRUNCATED, ERROR = range(len(OUTCOMES))
+
+REQUESTS = pa.schema(
+    [
+        pa.field("block", pa.int32()),  # which measured stretch of the run: a cell in one of its repeats
+        pa.field("request", pa.int64()),  # position in the block's schedule, 0-based; unique within the block
+        pa.field("due_ns", pa.int64()),  # scheduled arrival; closed loop: when the user was ready to send
+        pa.field("sent_ns", pa.int64()),  # handed to the transport; null: never sent
+        pa.field("done_ns", pa.int64()),  # answer complete, or given up
+        pa.field("outcome", pa.uint8()),
+        pa.field("detail", pa.string()),  # null when ok
+    ],
+    metadata={"schema_version": SCHEMA_VERSION, "outcomes": ",".join(OUTCOMES)},
+)
+
+TELEMETRY = pa.schema(
+    [
+        pa.field("t_ns", pa.int64()),
+        pa.field("subject", pa.string()),  # "model:digits", "server", "gpu:0", "client", "host"
+        pa.field("field", pa.string()),  # "memory_bytes", "cpu_fraction", "power_w", …
+        pa.field("value", pa.float64()),  # null: not measured
+        pa.field("reason", pa.string()),  # why value is null
+    ],
+    metadata={"schema_version": SCHEMA_VERSION},
+)
+
+SERVER = pa.schema(
+    [
+        pa.field("t_ns", pa.int64()),
+        pa.field("model", pa.string()),
+        pa.field("field", pa.string()),  # see lab/serve/metrics.py: success_count, queue_ns, batch_count:8, …
+        pa.field("value", pa.float64()),  # cumulative counter since the model's last load; null: not available
+        pa.field("reason", pa.string()),
+    ],
+    metadata={"schema_version": SCHEMA_VERSION},
+)
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Requests:
+    """The finished requests of one block as columns of equal length, in any order. `sent_ns` is -1 where the
+    request was never sent."""
+
+    due_ns: Int64s
+    sent_ns: Int64s
+    done_ns: Int64s
+    outcome: npt.NDArray[np.uint8]
+    detail: pa.ChunkedArray | None = None  # only read when failures are explained
+
+    def __len__(self) -> int:
+        return len(self.due_ns)
+
+    @classmethod
+    def from_table(cls, table: pa.Table, block: int | None = None) -> Requests:
+        """The rows of `block` (all rows when None) of a table with the REQUESTS schema."""
+        if block is not None:
+            table = table.filter(pa.compute.equal(table["block"], block))
+        return cls(
+            due_ns=table["due_ns"].to_numpy(),
+            sent_ns=table["sent_ns"].fill_null(-1).to_numpy(),
+            done_ns=table["done_ns"].to_numpy(),
+            outcome=table["outcome"].to_numpy(),
+            detail=table["detail"],
+        )
+
+
+@dataclass(frozen=True)
+class Window:
+    """When a block ran. Figures use [measured_from_ns, end_ns); what lies before is warm-up."""
+
+    start_ns: int
+    measured_from_ns: int
+    end_ns: int
+
+    @property
+    def seconds(self) -> float:
+        return (self.end_ns - self.measured_from_ns) / 1e9

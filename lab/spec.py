@@ -1,0 +1,392 @@
+"""The vocabulary: what is served, what is asked of it, and what question an experiment puts.
+
+Every class is a frozen value that refuses unknown fields: a misspelt field that is silently dropped makes a run that
+measured something else than its author believes. Units are in the names. `parse` and `set_path` turn pydantic's
+report into one line that names the field, the value and what is allowed.
+
+Knows nothing of processes, files or clocks.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from lab.errors import InputError
+
+Family = Literal["digits", "embedder", "sleeper", "null"]
+Precision = Literal["fp32", "bf16"]
+
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
+
+
+class Value(BaseModel):
+    """A frozen value; unknown fields are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+# --- what is served ---------------------------------------------------------------------------------------------
+
+
+class Batching(Value):
+    """Triton's dynamic batching. `None` in its place (ModelSpec.batching) means every request runs alone.
+
+    Batching(max_batch_size=32)                            join whatever waits when an instance becomes free
+    Batching(max_batch_size=32, max_queue_delay_us=2000)   hold a request up to 2 ms for company
+    Batching(max_batch_size=8, max_queue_size=16)          refuse a request when 16 wait already
+    """
+
+    max_batch_size: Annotated[int, Field(ge=1, le=1024)]
+    max_queue_delay_us: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    preferred_batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    max_queue_size: Annotated[int, Field(ge=1)] | None = None
+
+    @field_validator("max_batch_size", mode="before")
+    @classmethod
+    def _zero_means_off_in_triton(cls, value: Any) -> Any:
+        if value == 0:
+            raise ValueError(
+                "Triton then ignores dynamic batching without a word; allowed: 1 to 1024, or batching=null for off"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _preferred_fit(self) -> Batching:
+        for size in self.preferred_batch_sizes:
+            if size > self.max_batch_size:
+                raise ValueError(
+                    f"preferred_batch_sizes holds {size}, above max_batch_size {self.max_batch_size}; "
+                    f"allowed: 1 to {self.max_batch_size}"
+                )
+        return self
+
+
+class ModelSpec(Value):
+    """One served model. Triton's config.pbtxt is a pure function of this value (lab/serve/repository.py).
+
+    `family` says which code serves it and is the name unless given, so two copies of one family can stand side by
+    side under two names. `instances` is the number of processes that serve it, each with its own copy of the weights.
+    """
+
+    name: Name
+    family: Family = None  # type: ignore[assignment]  # the name's own unless given; never None once built
+    batching: Batching | None = None
+    precision: Precision = "fp32"
+    instances: Annotated[int, Field(ge=1, le=16)] = 1
+    device: Literal["cpu", "gpu"] = "cpu"
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _family_is_the_name(self) -> ModelSpec:
+        if self.family is None:
+            if self.name not in FAMILIES:
+                raise ValueError(
+                    f"name {self.name!r} is no family of models, and family is not given{nearest(self.name, FAMILIES)}"
+                )
+            # Written past pydantic so that family stays "unset": a copy with another name gets that name's family.
+            self.__dict__["family"] = self.name
+        return self
+
+
+FAMILIES: tuple[str, ...] = ("digits", "embedder", "sleeper", "null")
+
+
+# --- what is asked ----------------------------------------------------------------------------------------------
+
+
+class _OpenLoop(Value):
+    """Requests arrive when the schedule says, whether or not earlier ones are done.
+
+    Exactly one of `rate_rps` and `saturation_fraction` is given. A fraction is turned into a rate by the runner once
+    it has measured the saturation throughput that the experiment's `reference` describes.
+    """
+
+    rate_rps: PositiveFloat | None = None
+    saturation_fraction: Annotated[float, Field(gt=0, le=5)] | None = None
+
+    @model_validator(mode="after")
+    def _one_rate(self) -> _OpenLoop:
+        if (self.rate_rps is None) == (self.saturation_fraction is None):
+            raise ValueError("exactly one of rate_rps and saturation_fraction must be given")
+        return self
+
+
+class Poisson(_OpenLoop):
+    """Independent users: gaps are exponential, their coefficient of variation is 1."""
+
+    kind: Literal["poisson"] = "poisson"
+
+
+class Constant(_OpenLoop):
+    """A metronome: every gap is 1/rate."""
+
+    kind: Literal["constant"] = "constant"
+
+
+class Gamma(_OpenLoop):
+    """Burstier (cv > 1) or smoother (cv < 1) than Poisson at the same mean rate; cv = 1 is Poisson."""
+
+    kind: Literal["gamma"] = "gamma"
+    cv: Annotated[float, Field(gt=0, le=20)]
+
+
+class ClosedLoop(Value):
+    """`concurrency` users, each sending its next request `think_s` after its last answer. A slow server is asked
+    less, so latency under a closed loop says little about users who do not wait for each other."""
+
+    kind: Literal["closed"] = "closed"
+    concurrency: Annotated[int, Field(ge=1, le=4096)]
+    think_s: NonNegativeFloat = 0.0
+
+
+class Trace(Value):
+    """Arrivals replayed from a text file: one arrival time in seconds a line, ascending from 0."""
+
+    kind: Literal["trace"] = "trace"
+    path: str
+
+
+Arrival = Annotated[Poisson | Constant | Gamma | ClosedLoop | Trace, Field(discriminator="kind")]
+
+
+class Workload(Value):
+    """What the load generator sends. `duration_s` includes `warmup_s`, which no figure uses.
+
+    `sleep_s`: service times that the sleeper is asked for, drawn uniformly from this list with the workload's seed.
+    `max_in_flight`: cap on unanswered requests; an arrival above it waits in the client, and that wait counts.
+    `seed` fixes arrivals and payloads, so two cells with equal workloads see equal requests (0 is a seed).
+    """
+
+    arrival: Arrival
+    duration_s: Annotated[float, Field(gt=0, le=86_400)]
+    warmup_s: NonNegativeFloat = 0.0
+    sleep_s: tuple[Annotated[float, Field(ge=0, le=600)], ...] = (0.010,)
+    protocol: Literal["grpc", "http"] = "grpc"
+    timeout_s: PositiveFloat = 10.0
+    max_in_flight: Annotated[int, Field(ge=1)] | None = None
+    workers: Annotated[int, Field(ge=1, le=32)] = 1
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _something_is_left(self) -> Workload:
+        if self.warmup_s >= self.duration_s:
+            raise ValueError(
+                f"warmup_s {self.warmup_s:g} leaves nothing of duration_s {self.duration_s:g}; "
+                f"allowed: 0 to below {self.duration_s:g}"
+            )
+        if not self.sleep_s:
+            raise ValueError("sleep_s is empty; allowed: one or more seconds")
+        return self
+
+
+class Slo(Value):
+    """A service-level objective: a request is good when its latency *from the scheduled arrival* is within
+    `latency_s`; the objective is met when at least `percentile` of all offered requests are good."""
+
+    latency_s: PositiveFloat
+    percentile: Annotated[float, Field(gt=0, lt=1)] = 0.99
+
+
+# --- what question is put ---------------------------------------------------------------------------------------
+
+
+class Reference(Value):
+    """How the saturation throughput is found: closed loop with `concurrency` users for `duration_s` on each level
+    of the judged factor. `saturation_fraction` in an arrival is a fraction of the *baseline* level's figure."""
+
+    concurrency: Annotated[int, Field(ge=1, le=1024)] = 32
+    duration_s: PositiveFloat = 4.0
+    warmup_s: NonNegativeFloat = 1.0
+
+
+class Judge(Value):
+    """How the verdict is found: levels of `factor` are compared with its `baseline` level, cell by cell, on
+    `metrics` (names of Summary fields). The hypothesis holds when some level moves `primary` in the direction
+    `expect` by at least `min_effect_fraction`, with its whole confidence interval beyond that."""
+
+    factor: str
+    baseline: Any = None
+    primary: str = "goodput_rps"
+    metrics: tuple[str, ...] = ("goodput_rps", "throughput_rps", "latency_p50_s", "latency_p99_s")
+    expect: Literal["higher", "lower"] = "higher"
+    min_effect_fraction: Annotated[float, Field(ge=0, le=1)] = 0.05
+
+
+class Cell(Value):
+    """One combination of factor levels, applied to the experiment's model and workload."""
+
+    factors: dict[str, Any]
+    model: ModelSpec
+    workload: Workload
+
+
+class Experiment(Value):
+    """A question, declared. `factors` maps field paths ("model.batching", "workload.arrival.saturation_fraction")
+    to the levels to try; every path and level is checked when the value is built, so a bad file fails on import.
+    `quick` maps paths of this experiment to the values that `--quick` sets."""
+
+    id: Name
+    question: str
+    hypothesis: str
+    model: ModelSpec
+    neighbours: tuple[ModelSpec, ...] = ()
+    workload: Workload
+    slo: Slo
+    factors: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
+    repeats: Annotated[int, Field(ge=1, le=100)] = 3
+    reference: Reference | None = None
+    judge: Judge | None = None
+    quick: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("factors", mode="before")
+    @classmethod
+    def _levels_are_plain(cls, factors: Any) -> Any:
+        if not isinstance(factors, Mapping):
+            return factors
+        return {path: tuple(plain(level) for level in levels) for path, levels in factors.items()}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Experiment:
+        for path, levels in self.factors.items():
+            if not levels:
+                raise ValueError(f"factor {path} has no levels; allowed: one or more")
+        if self.judge is not None and self.judge.factor not in self.factors:
+            raise ValueError(
+                f"judge.factor {self.judge.factor!r} is none of the factors{nearest(self.judge.factor, self.factors)}"
+            )
+        cells = self.cells()
+        if self.reference is None:
+            for cell in cells:
+                if getattr(cell.workload.arrival, "saturation_fraction", None) is not None:
+                    raise ValueError("an arrival gives saturation_fraction, so reference must be given")
+        return self
+
+    def cells(self) -> list[Cell]:
+        """Every combination of levels, the last factor varying fastest. An experiment without factors has one."""
+        start = {"model": _written(self.model), "workload": _written(self.workload)}
+        cells = []
+        for levels in itertools.product(*self.factors.values()):
+            chosen = dict(zip(self.factors, levels, strict=True))
+            data = start
+            for path, level in chosen.items():
+                data = _replace(data, path.split("."), level, path)
+            cells.append(parse(Cell, {"factors": chosen, **data}))
+        return cells
+
+
+# --- reading and changing values --------------------------------------------------------------------------------
+
+V = TypeVar("V", bound=BaseModel)
+
+
+def parse(kind: type[V], data: Any) -> V:
+    """`kind` built from plain data; InputError with one line when it does not fit."""
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise InputError(one_line(error, kind)) from None
+
+
+def set_path(value: V, path: str, new: Any) -> V:
+    """A copy of `value` with the field at a dotted path replaced; fields that were left to their default stay so
+    (model.family follows a new model.name). InputError when the path or the value does not fit."""
+    return parse(type(value), _replace(_written(value), path.split("."), plain(new), path, type(value)))
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """("model.name", "embedder") from "model.name=embedder". The right side is JSON where it parses as JSON."""
+    path, equals, raw = text.partition("=")
+    if not equals or not path:
+        raise InputError(f"--set {text!r}: allowed is PATH=VALUE, such as workload.duration_s=5")
+    try:
+        return path, json.loads(raw)
+    except json.JSONDecodeError:
+        return path, raw
+
+
+def plain(value: Any) -> Any:
+    """Values as the dicts, lists, numbers and strings that JSON knows."""
+    return _written(value) if isinstance(value, BaseModel) else value
+
+
+def nearest(word: str, allowed: Any) -> str:
+    """'; did you mean "batching"?' or the list of what is allowed."""
+    names = sorted(allowed)
+    close = difflib.get_close_matches(word, names, n=1)
+    return f'; did you mean "{close[0]}"?' if close else f"; allowed: {', '.join(names)}"
+
+
+def one_line(error: ValidationError, kind: type[BaseModel]) -> str:
+    """The first complaint of pydantic's report as 'field value: what is allowed'."""
+    first = error.errors()[0]
+    path = ".".join(str(part) for part in first["loc"]) or kind.__name__
+    if first["type"] == "extra_forbidden":
+        return f"{path}: there is no such field{nearest(str(first['loc'][-1]), _fields_at(kind, first['loc'][:-1]))}"
+    message = first["msg"].removeprefix("Value error, ")
+    shown = "" if isinstance(first["input"], Mapping | BaseModel) else f" {first['input']!r}"
+    return f"{path}{shown}: {message}"
+
+
+def _written(value: BaseModel) -> dict[str, Any]:
+    # exclude_unset keeps "left to the default" apart from "set to the default's value"; the discriminator of an
+    # arrival is a default that must survive the trip.
+    data = value.model_dump(exclude_unset=True)
+    for name in type(value).model_fields:
+        inner = getattr(value, name)
+        if isinstance(inner, BaseModel) and name in data:
+            data[name] = _written(inner)
+    if "kind" in type(value).model_fields:
+        data["kind"] = value.kind  # type: ignore[attr-defined]
+    return data
+
+
+def _replace(
+    data: dict[str, Any], parts: list[str], new: Any, path: str, kind: type[BaseModel] | None = None
+) -> dict[str, Any]:
+    head, *rest = parts
+    if kind is not None and head not in kind.model_fields:
+        raise InputError(f"{path}: there is no field {head!r}{nearest(head, kind.model_fields)}")
+    if not rest:
+        if head in ("rate_rps", "saturation_fraction"):
+            # One rate replaces the other: whoever sets a rate means "instead".
+            data = {k: v for k, v in data.items() if k not in ("rate_rps", "saturation_fraction")}
+        return {**data, head: new}
+    inner = data.get(head)
+    if inner is None:
+        inner = {}
+    if not isinstance(inner, dict):
+        raise InputError(f"{path}: {head!r} holds {inner!r}, which has no fields")
+    return {**data, head: _replace(inner, rest, new, path)}
+
+
+def _fields_at(kind: type[BaseModel], loc: tuple[Any, ...]) -> Iterator[str] | list[str]:
+    fields: list[str] = []
+    for candidate in _kinds_at(kind, loc):
+        fields.extend(candidate.model_fields)
+    return fields
+
+
+def _kinds_at(kind: type[BaseModel], loc: tuple[Any, ...]) -> list[type[BaseModel]]:
+    kinds: list[type[BaseModel]] = [kind]
+    for part in loc:
+        inner: list[type[BaseModel]] = []
+        for candidate in kinds:
+            field = candidate.model_fields.get(str(part))
+            if field is not None:
+                inner.extend(_models_in(field.annotation))
+        kinds = inner or kinds  # a union's tag ("poisson") or a list index is no field: stay where we are
+    return kinds
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [m for argument in getattr(annotation, "__args__", ()) for m in _models_in(argument)]
