@@ -1,0 +1,139 @@
+"""One run measures at a time; who came first goes first; who dies lets go."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lab.run.lock import MeasureLock
+
+
+@pytest.fixture(autouse=True)
+def lab_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LAB_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+HOLD = """
+import sys, time
+from lab.run.lock import MeasureLock
+with MeasureLock(sys.argv[1]) as lock:
+    lock.acquire(lambda place, holder: print("waits", place, holder, flush=True))
+    print("has it", flush=True)
+    sys.stdin.readline()
+print("let go", flush=True)
+"""
+
+
+class Contender:
+    """A process that takes the lock and holds it until told to let go."""
+
+    def __init__(self, name: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HOLD, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def says(self, expected: str) -> None:
+        """Read on until the line is `expected`; a process that never says it ends the output."""
+        assert self.process.stdout is not None
+        lines = []
+        for line in self.process.stdout:
+            lines.append(line.strip())
+            if lines[-1] == expected:
+                return
+        raise AssertionError(f"never said {expected!r}, but {lines[-5:]}")
+
+    def let_go(self) -> None:
+        self.process.communicate("go\n", timeout=10)
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(timeout=10)
+
+
+@contextmanager
+def contenders() -> Iterator[Callable[[str], Contender]]:
+    started: list[Contender] = []
+
+    def start(name: str) -> Contender:
+        started.append(Contender(name))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for contender in started:
+            contender.process.kill()
+            contender.process.communicate()
+
+
+def test_a_free_lock_is_taken_without_waiting() -> None:
+    places: list[tuple[int, str]] = []
+    with MeasureLock("run-a") as lock:
+        lock.acquire(lambda *place: places.append(place))
+    assert places == []
+
+
+def test_places_are_told_and_served_in_order_of_coming() -> None:
+    with contenders() as start:
+        first = start("run-a")
+        first.says("has it")
+        second = start("run-b")
+        second.says("waits 1 run-a")
+        third = start("run-c")
+        third.says("waits 2 run-a")
+        first.let_go()
+        second.says("has it")
+        third.says("waits 1 run-b")
+        second.let_go()
+        third.says("has it")
+
+
+def test_a_killed_holder_and_a_killed_waiter_block_nobody(lab_home: Path) -> None:
+    with contenders() as start:
+        first = start("run-a")
+        first.says("has it")
+        second = start("run-b")
+        second.says("waits 1 run-a")
+        third = start("run-c")
+        third.says("waits 2 run-a")
+        second.kill()
+        third.says("waits 1 run-a")
+        first.kill()
+        third.says("has it")
+        third.let_go()
+    assert list((lab_home / "queue").iterdir()) == []
+
+
+def test_a_waiter_that_gives_up_leaves_the_queue(lab_home: Path) -> None:
+    class StopAsked(Exception):
+        pass
+
+    def stop(place: int, holder: str) -> None:
+        raise StopAsked(f"{place} {holder}")
+
+    with MeasureLock("run-a") as holder:
+        holder.acquire(stop)
+        with MeasureLock("run-b") as waiter, pytest.raises(StopAsked, match="1 run-a"):
+            waiter.acquire(stop)
+        assert list((lab_home / "queue").iterdir()) == []
+    with MeasureLock("run-b") as waiter:
+        waiter.acquire(stop)
+
+
+def test_a_waiter_takes_over_soon_after_the_release() -> None:
+    with contenders() as start:
+        with MeasureLock("run-a") as lock:
+            lock.acquire(lambda *_: None)
+            waiter = start("run-b")
+            waiter.says("waits 1 run-a")
+        released = time.monotonic()
+        waiter.says("has it")
+        assert time.monotonic() - released < 2
