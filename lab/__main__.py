@@ -1,0 +1,227 @@
+"""The command line: what a page does, a script can do.
+
+`--json` prints one JSON document on stdout; everything else goes to stderr. Exit status: 0 done, 1 the work failed,
+2 the user's input is wrong, 130 stopped by Ctrl-C. Errors are one line; LAB_DEBUG=1 adds the traceback.
+Imports stay inside the commands: `python -m lab runs` must not wait for torch or gRPC.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from lab.errors import InputError, LabError
+
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    try:
+        options = _parser().parse_args(argv)
+        return int(options.command(options) or 0)
+    except LabError as error:
+        if os.environ.get("LAB_DEBUG") == "1":
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_status
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # `lab runs | head` closed our stdout; a second complaint at exit would follow
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+class _OneLineParser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message} (see `{self.prog} --help`)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _OneLineParser(prog="python -m lab", description="An interactive serving lab.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_OneLineParser)
+
+    def command(name: str, function: Any, help_text: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=help_text, description=help_text)
+        added.set_defaults(command=function)
+        return added
+
+    command("doctor", doctor, "what is here, what is missing, what to do about it").add_argument(
+        "--json", action="store_true"
+    )
+    command("fetch", fetch, "download ahead of time").add_argument("what", nargs="*", metavar="triton|MODEL")
+
+    sub = command("up", up, "the dashboard with a managed Triton behind it, until Ctrl-C")
+    sub.add_argument("--port", type=int, default=8501)
+
+    sub = command("serve", serve, "a managed Triton in the foreground, until Ctrl-C")
+    sub.add_argument("--model", action="append", default=[], metavar="NAME")
+
+    sub = command("run", run_experiment, "run an experiment")
+    sub.add_argument("experiment")
+    sub.add_argument("--quick", action="store_true", help="about a minute, rough figures")
+    sub.add_argument("--repeats", type=int)
+    _run_options(sub)
+
+    sub = command("load", load, "put one load on one model")
+    sub.add_argument("--model", required=True)
+    sub.add_argument("--url", help="grpc://HOST:PORT or http://HOST:PORT of a server that runs already")
+    rate = sub.add_mutually_exclusive_group(required=True)
+    rate.add_argument("--rate", type=float, metavar="RPS", help="open loop: Poisson arrivals a second")
+    rate.add_argument("--concurrency", type=int, help="closed loop: requests in flight")
+    sub.add_argument("--duration", type=float, required=True, metavar="SECONDS")
+    sub.add_argument("--warmup", type=float, metavar="SECONDS", help="left out of every figure; default a tenth")
+    _run_options(sub)
+
+    command("runs", runs, "the runs that are kept").add_argument("--json", action="store_true")
+    sub = command("show", show, "one run's figures")
+    sub.add_argument("run")
+    sub.add_argument("--json", action="store_true")
+    command("selftest", selftest, "the lab measures itself against servers whose truth is known").add_argument(
+        "--json", action="store_true"
+    )
+    return parser
+
+
+def _run_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", dest="settings")
+    sub.add_argument("--json", action="store_true")
+    sub.add_argument("--run-id", help=argparse.SUPPRESS)
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _print_json(document: Any) -> None:
+    print(json.dumps(document, indent=2, allow_nan=False))
+
+
+def doctor(options: argparse.Namespace) -> int:
+    from lab.serve.doctor import checks
+
+    found = checks()
+    if options.json:
+        _print_json({"checks": [{"name": c.name, "ok": c.ok, "found": c.found, "remedy": c.remedy} for c in found]})
+    else:
+        for check in found:
+            print(f"{'ok     ' if check.ok else 'MISSING'} {check.name}: {check.found}")
+            if not check.ok:
+                print(f"        {check.remedy}")
+    return 0 if all(check.ok for check in found) else 1
+
+
+def fetch(options: argparse.Namespace) -> int:
+    from lab.serve.installation import fetch_all
+
+    fetch_all(options.what, say)
+    return 0
+
+
+def up(options: argparse.Namespace) -> int:
+    from lab.run.dashboard import run_dashboard
+
+    return run_dashboard(options.port, say)
+
+
+def serve(options: argparse.Namespace) -> int:
+    from lab.serve.triton import serve_forever
+    from lab.spec import ModelSpec, parse
+
+    serve_forever([parse(ModelSpec, {"name": name}) for name in options.model])
+    return 0
+
+
+def run_experiment(options: argparse.Namespace) -> int:
+    from lab.run.catalogue import experiment
+    from lab.run.plan import settle
+    from lab.spec import parse_setting, set_path
+
+    chosen = settle(experiment(options.experiment), [parse_setting(s) for s in options.settings], quick=options.quick)
+    if options.repeats is not None:
+        chosen = set_path(chosen, "repeats", options.repeats)
+    return _run(chosen, options, quick=options.quick)
+
+
+def load(options: argparse.Namespace) -> int:
+    from lab.run.catalogue import single
+
+    arrival: dict[str, Any] = {"kind": "closed", "concurrency": options.concurrency}
+    if options.rate is not None:
+        arrival = {"kind": "poisson", "rate_rps": options.rate}
+    workload = {
+        "arrival": arrival,
+        "duration_s": options.duration,
+        "warmup_s": options.duration / 10 if options.warmup is None else options.warmup,
+        "protocol": "http" if (options.url or "").startswith("http://") else "grpc",
+    }
+    return _run(single({"name": options.model}, workload, options.settings), options, quick=False, url=options.url)
+
+
+def _run(chosen: Any, options: argparse.Namespace, *, quick: bool, url: str | None = None) -> int:
+    from lab.run import results, runner
+    from lab.run.folder import new_run_id
+    from lab.run.text import lines
+
+    stop = runner.Stop().on_signals()
+    folder = runner.create(
+        chosen, options.run_id or new_run_id(chosen.id), quick=quick, settings=options.settings, url=url
+    )
+    say(f"run {folder.run_id}")
+    failure: LabError | None = None
+    try:
+        runner.run(chosen, folder, stop=stop, report=lambda line: (folder.log(line), say(line))[1], url=url)
+    except LabError as error:
+        failure = error
+    document = results.document(folder)
+    if options.json:
+        _print_json(results.single(document) if chosen.id == "load" else document)
+    else:
+        print("\n".join(lines(document)))
+    if failure is not None:
+        raise failure
+    return INTERRUPTED if stop() else 0
+
+
+def runs(options: argparse.Namespace) -> int:
+    from lab.run.folder import runs as kept
+
+    found = kept()
+    if options.json:
+        _print_json({"runs": [{"run": r.run_id, "state": r.state, "experiment": r.experiment} for r in found]})
+    else:
+        for info in found:
+            print(f"{info.run_id}  {info.state}")
+    return 0
+
+
+def show(options: argparse.Namespace) -> int:
+    from lab.run import results
+    from lab.run.folder import RunFolder
+    from lab.run.text import lines
+
+    document = results.document(RunFolder.open(options.run))
+    if options.json:
+        _print_json(results.single(document) if document["experiment"] == "load" else document)
+    else:
+        print("\n".join(lines(document)))
+    return 0
+
+
+def selftest(options: argparse.Namespace) -> int:
+    from lab.run.selftest import run_selftest
+
+    outcomes = run_selftest(say)
+    if options.json:
+        _print_json({"tests": [outcome.to_dict() for outcome in outcomes]})
+    else:
+        for outcome in outcomes:
+            print(outcome.line())
+    return 0 if all(outcome.passed for outcome in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""The bench: one server, one load generator and the instruments, measuring one block at a time.
+
+The runner, `lab load` and the self-test all measure through `Bench.block`, so their figures are made in one way.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from types import TracebackType
+
+from lab.errors import InputError, RunError, ServerError
+from lab.home import home
+from lab.load.generator import Generator, Job, Progress
+from lab.run.control import Change, Inbox, checked
+from lab.run.folder import RunFolder
+from lab.run.plan import Block
+from lab.serve.metrics import scrape
+from lab.serve.triton import Server
+from lab.spec import ModelSpec
+from lab.watch.sampler import Sampler
+
+TICK_S = 0.1
+SCRAPE_PERIOD_NS = 1_000_000_000
+
+Stopped = Callable[[], bool]
+
+
+@contextmanager
+def serving(url: str | None, folder: RunFolder) -> Iterator[Server]:
+    """The server at `url`; else the managed one that runs already, left running; else one of our own, stopped after."""
+    if url is not None:
+        yield Server.at(url)
+        return
+    attached = Server.attach()
+    if attached is not None:
+        yield attached
+        return
+    server = Server.start(repository=home() / "repository", log=folder.path / "triton.log")
+    try:
+        yield server
+    finally:
+        folder.log(f"server {server.stop()}")
+
+
+class Bench:
+    """Owns the load generator and the sampler; borrows the server. Use as a context manager.
+
+    `stopped` is asked once a tick and ends the block early when it says so. `cells` is the number of cells of the
+    experiment, which decides what may be changed by hand.
+    """
+
+    def __init__(self, folder: RunFolder, server: Server, *, workers: int, cells: int, stopped: Stopped) -> None:
+        self.folder = folder
+        self.server = server
+        self.inbox = Inbox(folder.path)
+        self.stop_asked = False
+        self._cells = cells
+        self._stopped = stopped
+        self._in_force: dict[str, ModelSpec] = {}
+        self._next_scrape_ns = 0
+        self._generator = Generator(folder.path, workers)
+        self._sampler = Sampler(folder, server_pid=server.pid, extra_pids={"client": self._generator.pids})
+
+    def __enter__(self) -> Bench:
+        self._sampler.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._generator.close()
+        self._sampler.stop()
+
+    def put(self, model: ModelSpec) -> None:
+        """Bring `model` into force: written and reloaded when it differs from what is loaded. A server that the lab
+        does not manage is taken as it is."""
+        if self.server.managed and self._in_force.get(model.name) != model:
+            seconds = self.server.load(model)
+            self.folder.event("loaded", model=model.model_dump(mode="json"), seconds=seconds)
+        self._in_force[model.name] = model
+
+    def block(self, index: int, block: Block, *, on_tick: Callable[[str, Progress], None]) -> Progress:
+        """Measure one block to its end and return what was sent and answered. Calls `on_tick(phase, progress)` ten
+        times a second. RunError when the server or a load worker dies; what was measured until then is kept."""
+        self.put(block.model)
+        generator, folder = self._generator, self.folder
+        window = generator.begin(Job(index, self.server.url_for(block.workload.protocol), block.model, block.workload))
+        model, workload = block.model, block.workload
+        progress = generator.poll()
+        folder.event(
+            "block_start",
+            block=index,
+            role=block.role,
+            cell=block.cell,
+            repeat=block.repeat,
+            planned=progress.planned,
+            workload=workload.model_dump(mode="json"),
+            model=model.model_dump(mode="json"),
+            **asdict(window),
+        )
+        boundaries = [window.start_ns, window.measured_from_ns, window.end_ns]
+        cut_ns: int | None = None
+        while not progress.done:
+            now = time.perf_counter_ns()
+            if now >= self._next_scrape_ns or (boundaries and now >= boundaries[0]):
+                self._scrape([model.name])
+                boundaries = [b for b in boundaries if b > now]
+            for change in self._changes(model, workload):
+                model, workload = change.model, change.workload
+                self._apply(change)
+            if (self.stop_asked or self._stopped()) and cut_ns is None:
+                cut_ns = time.perf_counter_ns()
+                generator.cancel()
+            self._check_server()
+            on_tick(_phase(now, window.measured_from_ns, window.end_ns, cut_ns), progress)
+            time.sleep(TICK_S)
+            progress = generator.poll()
+        self._scrape([model.name])
+        folder.event(
+            "block_end", block=index, planned=progress.planned, end_ns=min(cut_ns or window.end_ns, window.end_ns)
+        )
+        return progress
+
+    def _changes(self, model: ModelSpec, workload: object) -> Iterator[Change]:
+        for raw in self.inbox.new():
+            try:
+                change = checked(raw, model, workload, cells=self._cells)  # type: ignore[arg-type]
+            except InputError as error:
+                self.folder.event("problem", text=f"change refused: {error}")
+                continue
+            yield change
+            model, workload = change.model, change.workload
+
+    def _apply(self, change: Change) -> None:
+        asked_ns = time.perf_counter_ns()
+        if change.field == "stop":
+            self.stop_asked = True
+            return
+        if change.field == "batching":
+            try:
+                self.put(change.model)
+            except ServerError as error:
+                self.folder.event("problem", text=f"change refused: {error}")
+                return
+            effect_ns = time.perf_counter_ns()
+        else:
+            effect_ns = self._generator.change(**{change.field: change.value})
+        self.folder.event(
+            "change", id=change.id, field=change.field, to=change.value, asked_ns=asked_ns, t_ns=effect_ns
+        )
+
+    def _scrape(self, models: Sequence[str]) -> None:
+        self._next_scrape_ns = time.perf_counter_ns() + SCRAPE_PERIOD_NS
+        self.folder.append("server", scrape(self.server, models))
+
+    def _check_server(self) -> None:
+        if self.server.alive():
+            return
+        reason = self.server.died() or "no reason given"
+        self.folder.event("died", text=reason)
+        self._generator.cancel()
+        self._generator.wait(timeout_s=5)
+        raise RunError(f"the server died while the load ran: {reason}")
+
+
+def _phase(now_ns: int, measured_from_ns: int, end_ns: int, cut_ns: int | None) -> str:
+    if cut_ns is not None or now_ns >= end_ns:
+        return "draining"
+    return "warm-up" if now_ns < measured_from_ns else "running"

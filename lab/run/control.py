@@ -1,0 +1,106 @@
+"""Changes to a run while it runs: a page appends a line, the runner reads it within a tick and applies it.
+
+The file `control.jsonl` in the run folder is the only thing that a page writes there. Each change carries an id, so a
+repeated click is applied once. What may be changed:
+
+    {"stop": true}                                   any run
+    {"rate_rps": 200}                                a run of one cell with an open loop
+    {"concurrency": 16}                              a run of one cell with a closed loop
+    {"batching": null} or {"batching": {…}}          a run of one cell; the model is reloaded under load
+
+An experiment with several cells takes only `stop`: a change by hand would falsify its comparison.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.errors import InputError
+from lab.run.folder import RunFolder
+from lab.spec import Batching, ClosedLoop, ModelSpec, Value, Workload, nearest, parse, set_path
+
+FIELDS = ("stop", "rate_rps", "concurrency", "batching")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One validated change: `model` and `workload` are what is in force once it is applied."""
+
+    id: str
+    field: str
+    value: Any
+    model: ModelSpec
+    workload: Workload
+
+
+def send(run_id: str, change: dict[str, Any]) -> str:
+    """Ask the runner of `run_id` for a change; returns the change's id. InputError when the field is unknown."""
+    if len(change) != 1:
+        raise InputError(f"control change {change!r}: allowed is one of {', '.join(FIELDS)} with its value")
+    field = next(iter(change))
+    if field not in FIELDS:
+        raise InputError(f"control field {field!r}: there is no such field{nearest(field, FIELDS)}")
+    change_id = secrets.token_hex(4)
+    line = json.dumps({"id": change_id, **change}) + "\n"
+    path = RunFolder.open(run_id).path / "control.jsonl"
+    # One write of one short line to a file opened for appending does not mix with another page's line.
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(descriptor, line.encode())
+    finally:
+        os.close(descriptor)
+    return change_id
+
+
+class Inbox:
+    """The runner's side: `new()` gives the raw changes that were not seen before, oldest first."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "control.jsonl"
+        self._offset = 0
+
+    def new(self) -> list[dict[str, Any]]:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        changes = []
+        for line in whole.splitlines():
+            try:
+                change = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(change, dict):
+                changes.append(change)
+        return changes
+
+
+def checked(raw: dict[str, Any], model: ModelSpec, workload: Workload, *, cells: int) -> Change:
+    """`raw` as a change of what is in force now; InputError with one line when it does not fit this run."""
+    change_id = str(raw.get("id", ""))
+    field = next((name for name in FIELDS if name in raw), None)
+    if field is None:
+        raise InputError(f"control change {raw!r}: allowed is one of {', '.join(FIELDS)} with its value")
+    value = raw[field]
+    if field == "stop":
+        return Change(change_id, field, True, model, workload)
+    if cells > 1:
+        raise InputError(f"{field} can't be changed while an experiment of {cells} cells runs; allowed: stop")
+    closed = isinstance(workload.arrival, ClosedLoop)
+    if field == "batching":
+        batching: Value | None = None if value is None else parse(Batching, value)
+        return Change(change_id, field, value, set_path(model, "batching", batching), workload)
+    if field == "rate_rps" and closed:
+        raise InputError("rate_rps can't be set on a closed loop; allowed: concurrency")
+    if field == "concurrency" and not closed:
+        raise InputError("concurrency can't be set on an open loop; allowed: rate_rps")
+    return Change(change_id, field, value, model, set_path(workload, f"arrival.{field}", value))

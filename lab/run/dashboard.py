@@ -1,0 +1,91 @@
+"""The dashboard and the server behind it, as one command: `python -m lab up`.
+
+This process owns both children. Streamlit owns nothing that must survive: runs are processes of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from lab.errors import LabError, RunError
+from lab.home import home
+from lab.serve.ports import free_port
+from lab.serve.process import Process
+from lab.serve.triton import Server
+from lab.spec import ModelSpec
+
+PROJECT = Path(__file__).parents[2]
+PAGE_LIMIT_S = 60.0
+FIRST_MODEL = ModelSpec(name="digits")
+
+Report = Callable[[str], None]
+
+
+def run_dashboard(port: int, report: Report) -> int:
+    """Serve until SIGINT or SIGTERM. The page is usable without Triton, so a server that cannot start is reported
+    and shown on the System page, not fatal."""
+    stopping = False
+
+    def stop(_signum: int, _frame: object) -> None:
+        nonlocal stopping
+        stopping = True
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    start_s = time.perf_counter()
+    page_port = free_port(port, report)
+    streamlit = _start_streamlit(page_port)
+    server: Server | None = None
+    try:
+        server = _start_server(report)
+        _wait_for_page(streamlit, page_port, lambda: stopping)
+        report(f"serving lab ready in {time.perf_counter() - start_s:.1f} s: http://127.0.0.1:{page_port}")
+        while not stopping:
+            if streamlit.exit_status is not None:
+                raise RunError(f"Streamlit ended with status {streamlit.exit_status}; see {home() / 'streamlit.log'}")
+            if server is not None and not server.alive():
+                report(f"Triton died: {server.died()}; starting it again")
+                server = _start_server(report)
+            time.sleep(0.25)
+        return 0
+    finally:
+        os.kill(streamlit.pid, signal.SIGTERM)
+        if server is not None:
+            report(f"Triton {server.stop()}")
+        if not streamlit.wait(10):
+            os.kill(streamlit.pid, signal.SIGKILL)
+
+
+def _start_server(report: Report) -> Server | None:
+    try:
+        attached = Server.attach()
+        if attached is not None:
+            report("a managed Triton runs already; using it")
+            return None
+        return Server.start(repository=home() / "repository", log=home() / "triton.log", models=[FIRST_MODEL])
+    except LabError as error:
+        report(f"no Triton: {error}")
+        return None
+
+
+def _start_streamlit(port: int) -> Process:
+    options = [f"--server.port={port}", "--server.address=127.0.0.1", "--server.headless=true"]
+    command = [sys.executable, "-m", "streamlit", "run", str(PROJECT / "app.py"), *options]
+    return Process(command, {**os.environ, "PYTHONPATH": str(PROJECT)}, home() / "streamlit.log")
+
+
+def _wait_for_page(streamlit: Process, port: int, stopped: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PAGE_LIMIT_S
+    while time.monotonic() < deadline and streamlit.exit_status is None and not stopped():
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=1):
+                return
+        except (TimeoutError, urllib.error.URLError, ConnectionError):
+            time.sleep(0.1)

@@ -1,0 +1,94 @@
+"""Starting and stopping runs from a page: each run is a process of its own that outlives the page.
+
+`start` is idempotent by run id, so a double click is one run: the run folder is made by one atomic mkdir, and the
+second process that tries finds it there and leaves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from lab.errors import FolderError, InputError, RunError
+from lab.run import control
+from lab.run.folder import RunFolder
+from lab.spec import ModelSpec
+
+START_LIMIT_S = 20.0
+STOP_LIMIT_S = 15.0
+PROJECT = Path(__file__).parents[2]
+
+
+def start(experiment_id: str, settings: list[str], quick: bool, run_id: str) -> str:
+    """Start the experiment in a process of its own and return once its folder is there. InputError or RunError with
+    the process's own line when it refuses."""
+    arguments = ["run", experiment_id, *(["--quick"] if quick else [])]
+    return _spawn([*arguments, *(f"--set={setting}" for setting in settings)], run_id)
+
+
+def start_live(model: ModelSpec, run_id: str, *, rate_rps: float = 50.0, duration_s: float = 3600.0) -> str:
+    """Start an open-ended load on `model`, to be changed by hand while it runs (control.send)."""
+    setting = "model=" + json.dumps(model.model_dump(mode="json", exclude_unset=True))
+    arguments = ["load", "--model", model.name, "--rate", str(rate_rps), "--duration", str(duration_s)]
+    return _spawn([*arguments, f"--set={setting}"], run_id)
+
+
+def stop(run_id: str) -> None:
+    """Ask the run to stop; after STOP_LIMIT_S end its process group. What was measured is kept either way."""
+    folder = RunFolder.open(run_id)
+    control.send(run_id, {"stop": True})
+    if _until(lambda: not folder.status().active, STOP_LIMIT_S):
+        return
+    status = folder.status()
+    if status.active and status.pid:
+        os.killpg(os.getpgid(status.pid), signal.SIGKILL)
+
+
+def _spawn(arguments: list[str], run_id: str) -> str:
+    if _exists(run_id):
+        return run_id
+    # A file, not a pipe, takes the process's words: nobody reads a pipe once the page is gone, and a closed one would
+    # end the run.
+    with tempfile.TemporaryFile() as words:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "lab", *arguments, "--run-id", run_id],
+            cwd=PROJECT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=words,
+            start_new_session=True,
+        )
+        _until(lambda: _exists(run_id) or process.poll() is not None, START_LIMIT_S)
+        if _exists(run_id):
+            return run_id
+        if process.poll() is None:
+            process.kill()
+            raise RunError(f"run {run_id} made no folder within {START_LIMIT_S:g} s; see `python -m lab doctor`")
+        words.seek(0)
+        lines = words.read().decode(errors="replace").strip().splitlines()
+    text = lines[-1] if lines else f"it ended with status {process.returncode}"
+    raise (InputError if process.returncode == 2 else RunError)(text.removeprefix("error: "))
+
+
+def _exists(run_id: str) -> bool:
+    try:
+        RunFolder.open(run_id)
+    except FolderError:
+        return False
+    return True
+
+
+def _until(condition: Callable[[], bool], limit_s: float) -> bool:
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False

@@ -1,0 +1,174 @@
+"""A run folder, followed while it grows: what a page shows each second.
+
+`Live` keeps its place in every stream, so an update reads only what is new. It also serves a finished run: the first
+update then reads everything. The figures come from the same `summarize` as the final document, over the block that
+runs now and at most its last `RECENT_S` seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lab.measure.records import SERVER, TELEMETRY, Requests, Window
+from lab.measure.series import SECOND_NS, RequestSeries, growth, last_reading
+from lab.measure.summary import Summary, summarize
+from lab.measure.words import level_label
+from lab.run.folder import RunFolder, Status
+from lab.run.results import between, delta
+from lab.spec import ClosedLoop, Experiment, Workload, parse
+
+RECENT_S = 60
+SERVER_FIELDS = ("queue_ns", "queue_count", "compute_input_ns", "compute_infer_ns", "compute_output_ns")
+
+
+@dataclass(frozen=True)
+class LiveView:
+    """One look at a run. `series` maps names to float32 arrays of one length (seconds since the run's first block);
+    `events` are (second, number, label) for the moments that a chart marks; `summary` is of the block in progress."""
+
+    status: Status
+    seconds: int
+    series: dict[str, Any] = field(default_factory=dict)
+    memory_mib: dict[str, Any] = field(default_factory=dict)
+    events: list[tuple[float, int, str]] = field(default_factory=list)
+    summary: Summary | None = None
+    model: dict[str, Any] | None = None
+    workload: dict[str, Any] | None = None
+
+
+class Live:
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self._experiment = parse(Experiment, folder.document["experiment"])
+        self._tails = {name: folder.tail(name) for name in ("requests", "server", "telemetry")}
+        self._server = SERVER.empty_table()
+        self._telemetry = TELEMETRY.empty_table()
+        self._requests: RequestSeries | None = None
+        self._block_rows: list[pa.Table] = []
+        self._block = -1
+
+    def update(self) -> LiveView:
+        """Read what is new and return the whole picture."""
+        status = self.folder.status()
+        events = self.folder.events()
+        starts = [event for event in events if event["kind"] == "block_start"]
+        if not starts:
+            return LiveView(status, 0)
+        origin_ns = starts[0]["start_ns"]
+        self._requests = self._requests or RequestSeries(origin_ns)
+        fresh = self._tails["requests"].new()
+        self._requests.add(Requests.from_table(fresh))
+        self._server = pa.concat_tables([self._server, self._tails["server"].new()])
+        self._telemetry = pa.concat_tables([self._telemetry, self._tails["telemetry"].new()])
+        seconds = self._requests.seconds
+        model, workload = _in_force(starts[-1], events)
+        return LiveView(
+            status=status,
+            seconds=seconds,
+            series={
+                "t_s": np.arange(seconds, dtype=np.float32),
+                **self._requests.columns(seconds),
+                **_server_columns(self._server, starts[-1]["model"]["name"], origin_ns, seconds),
+            },
+            memory_mib=_memory(self._telemetry, origin_ns, seconds),
+            events=_moments(starts, events, origin_ns, self._experiment),
+            summary=self._summary(starts[-1], fresh) if status.active else None,
+            model=model,
+            workload=workload,
+        )
+
+    def _summary(self, start: dict[str, Any], fresh: pa.Table) -> Summary | None:
+        if start["block"] != self._block:
+            self._block, self._block_rows = start["block"], []
+        now_ns = time.perf_counter_ns()
+        recent_ns = now_ns - RECENT_S * SECOND_NS
+        rows = fresh.filter(pc.equal(fresh["block"], self._block))
+        self._block_rows = [
+            t for t in [*self._block_rows, rows] if t.num_rows and pc.max(t["done_ns"]).as_py() >= recent_ns
+        ]
+        if not self._block_rows or now_ns <= start["measured_from_ns"]:
+            return None
+        window = Window(start["start_ns"], max(start["measured_from_ns"], recent_ns), min(start["end_ns"], now_ns))
+        return summarize(
+            Requests.from_table(pa.concat_tables(self._block_rows)),
+            window=window,
+            planned=None,
+            slo=self._experiment.slo,
+            server=delta(self._server, start["model"]["name"], window),
+            telemetry=between(self._telemetry, window.start_ns, now_ns),
+            model=start["model"]["name"],
+            closed_loop=isinstance(parse(Workload, start["workload"]).arrival, ClosedLoop),
+            now_ns=now_ns,
+        )
+
+
+def _in_force(start: dict[str, Any], events: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    model, workload = dict(start["model"]), dict(start["workload"])
+    for event in events:
+        if event["kind"] == "change" and event["t_ns"] >= start["start_ns"]:
+            if event["field"] == "batching":
+                model["batching"] = event["to"]
+            else:
+                workload["arrival"] = {**workload["arrival"], event["field"]: event["to"]}
+    return model, workload
+
+
+def _server_columns(server: pa.Table, model: str, origin_ns: int, seconds: int) -> dict[str, Any]:
+    """queue_ms and compute_ms a request, and requests an execution, each second; NaN where nothing was executed."""
+    grown = {name: _growth(server, model, name, origin_ns, seconds) for name in SERVER_FIELDS}
+    inferences = _growth(server, model, "inference_count", origin_ns, seconds)
+    executions = _growth(server, model, "execution_count", origin_ns, seconds)
+    compute_ns = grown["compute_input_ns"] + grown["compute_infer_ns"] + grown["compute_output_ns"]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        columns = {
+            "queue_ms": np.where(grown["queue_count"] > 0, grown["queue_ns"] / grown["queue_count"] / 1e6, np.nan),
+            "compute_ms": np.where(grown["queue_count"] > 0, compute_ns / grown["queue_count"] / 1e6, np.nan),
+            "batch_mean": np.where(executions > 0, inferences / executions, np.nan),
+        }
+    return {name: column.astype(np.float32) for name, column in columns.items()}
+
+
+def _growth(server: pa.Table, model: str, name: str, origin_ns: int, seconds: int) -> Any:
+    wanted = pc.and_(pc.equal(server["model"], model), pc.equal(server["field"], name))
+    rows = server.filter(pc.and_(wanted, pc.is_valid(server["value"])))
+    return growth(rows["t_ns"].to_numpy(), rows["value"].to_numpy(), origin_ns, seconds)
+
+
+def _memory(telemetry: pa.Table, origin_ns: int, seconds: int) -> dict[str, Any]:
+    """MiB each second for every subject that reported memory."""
+    rows = telemetry.filter(pc.and_(pc.equal(telemetry["field"], "memory_bytes"), pc.is_valid(telemetry["value"])))
+    columns = {}
+    for subject in pc.unique(rows["subject"]).to_pylist():
+        own = rows.filter(pc.equal(rows["subject"], subject))
+        columns[subject] = last_reading(own["t_ns"].to_numpy(), own["value"].to_numpy() / 2**20, origin_ns, seconds)
+    return columns
+
+
+def _moments(
+    starts: list[dict[str, Any]], events: list[dict[str, Any]], origin_ns: int, experiment: Experiment
+) -> list[tuple[float, int, str]]:
+    moments = [(event["t_ns"], f"{event['field']} → {_shown(event)}") for event in events if event["kind"] == "change"]
+    moments += [(event["t_ns"], f"server died: {event['text']}") for event in events if event["kind"] == "died"]
+    if len(starts) > 1:
+        cells = experiment.cells()
+        for start in starts:
+            labels = [level_label(path, level) for path, level in cells[start["cell"]].factors.items()]
+            if start["role"] == "saturation":
+                judged = experiment.judge.factor if experiment.judge else None
+                labels = [
+                    "saturation",
+                    *(level_label(p, v) for p, v in cells[start["cell"]].factors.items() if p == judged),
+                ]
+            moments.append((start["start_ns"], ", ".join(labels)))
+    moments.sort()
+    return [((t_ns - origin_ns) / 1e9, number, label) for number, (t_ns, label) in enumerate(moments, start=1)]
+
+
+def _shown(event: dict[str, Any]) -> str:
+    return level_label("model.batching", event["to"]) if event["field"] == "batching" else f"{event['to']:g}"

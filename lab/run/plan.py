@@ -1,0 +1,105 @@
+"""In which order an experiment's blocks run. Pure.
+
+A block is one measured stretch: a cell in one of its repeats, or a saturation run on one level of the judged factor.
+Levels that are compared run next to each other, forwards and then backwards (A B B A), so that a machine that slowly
+gets warmer or busier treats them alike; that order also needs the fewest reloads of the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lab.spec import ClosedLoop, Experiment, ModelSpec, Workload, set_path
+
+Role = Literal["saturation", "cell"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """`cell` is the position in `Experiment.cells()`; for a saturation block the first cell of its level."""
+
+    role: Role
+    cell: int
+    repeat: int
+    model: ModelSpec
+    workload: Workload
+    level: Any = None
+
+
+def saturation_blocks(experiment: Experiment) -> list[Block]:
+    """One closed-loop block for each level of the judged factor (the model as it is when nothing is judged)."""
+    reference = experiment.reference
+    if reference is None:
+        return []
+    factor = experiment.judge.factor if experiment.judge else None
+    blocks: list[Block] = []
+    seen: list[Any] = []
+    for index, cell in enumerate(experiment.cells()):
+        level = cell.factors.get(factor) if factor else None
+        if level in seen:
+            continue
+        seen.append(level)
+        workload = cell.workload.model_copy(
+            update={
+                "arrival": ClosedLoop(concurrency=reference.concurrency),
+                "duration_s": reference.duration_s,
+                "warmup_s": reference.warmup_s,
+            }
+        )
+        blocks.append(Block("saturation", index, 0, cell.model, workload, level))
+    return blocks
+
+
+def cell_blocks(experiment: Experiment) -> list[Block]:
+    """Every cell in every repeat; compared levels adjacent, each group in the reverse order of the one before."""
+    cells = experiment.cells()
+    factor = experiment.judge.factor if experiment.judge else None
+    groups: list[list[int]] = []
+    keys: list[dict[str, Any]] = []
+    for index, cell in enumerate(cells):
+        key = {path: level for path, level in cell.factors.items() if path != factor}
+        if key in keys:
+            groups[keys.index(key)].append(index)
+        else:
+            keys.append(key)
+            groups.append([index])
+    blocks = []
+    forwards = True
+    for repeat in range(experiment.repeats):
+        for group in groups:
+            for index in group if forwards else reversed(group):
+                cell = cells[index]
+                blocks.append(
+                    Block(
+                        "cell", index, repeat, cell.model, cell.workload, cell.factors.get(factor) if factor else None
+                    )
+                )
+            forwards = not forwards
+    return blocks
+
+
+def with_rate(block: Block, saturation_rps: float | None) -> Block:
+    """The block with `saturation_fraction` turned into a rate, and its repeat given requests of its own: repeats
+    must not replay one sequence, while the levels of one repeat must."""
+    workload = block.workload
+    fraction = getattr(workload.arrival, "saturation_fraction", None)
+    if fraction is not None and saturation_rps is not None:
+        workload = set_path(workload, "arrival.rate_rps", fraction * saturation_rps)
+    workload = set_path(workload, "seed", workload.seed + 1000 * block.repeat)
+    return Block(block.role, block.cell, block.repeat, block.model, workload, block.level)
+
+
+def settle(experiment: Experiment, settings: list[tuple[str, Any]], *, quick: bool) -> Experiment:
+    """The experiment with `--quick` and then each `--set PATH=VALUE` applied. A path that is a factor gets the given
+    level (or list of levels) instead of its own, so that a setting is never silently overruled by a factor."""
+    if quick:
+        for path, value in experiment.quick.items():
+            experiment = set_path(experiment, path, value)
+    for path, value in settings:
+        if path in experiment.factors:
+            levels = tuple(value) if isinstance(value, list) else (value,)
+            experiment = set_path(experiment, "factors", {**experiment.factors, path: levels})
+        else:
+            experiment = set_path(experiment, path, value)
+    return experiment

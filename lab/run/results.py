@@ -1,0 +1,208 @@
+"""A run folder, interpreted: the document that `run --json`, the pages and the report all show.
+
+Every figure is recomputed from the raw records by lab.measure.summary.summarize; `summary.json` is that document kept,
+so that opening an old run need not read its records again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lab.errors import RunError
+from lab.measure.records import OK, OUTCOMES, Requests, Window
+from lab.measure.server import ServerDelta, server_delta
+from lab.measure.summary import Summary, summarize
+from lab.measure.verdict import CellResult, Verdict, verdict
+from lab.run.folder import RunFolder
+from lab.spec import ClosedLoop, Experiment, Workload, parse
+
+
+@dataclass(frozen=True)
+class BlockResult:
+    """One measured block: what it was and what came of it."""
+
+    role: str
+    cell: int
+    repeat: int
+    model: str
+    window: Window
+    requests: Requests
+    summary: Summary
+
+
+def document(folder: RunFolder) -> dict[str, Any]:
+    """The run as `run --json` prints it: kept when the run has ended, computed from the records so far otherwise."""
+    kept = folder.summary()
+    status = folder.status()
+    if kept is not None and not status.active:
+        return {**kept, "state": status.state}
+    return compute(folder, state=status.state)
+
+
+def compute(folder: RunFolder, *, state: str) -> dict[str, Any]:
+    """The same document, computed anew from the records."""
+    experiment = parse(Experiment, folder.document["experiment"])
+    blocks = block_results(folder, experiment)
+    found = _verdict(experiment, blocks, state)
+    events = folder.events()
+    cells = experiment.cells()
+    return {
+        "run": folder.document["run"],
+        "experiment": experiment.id,
+        "state": state,
+        "quick": folder.document["quick"],
+        "environment": folder.document["environment"],
+        "cells": [
+            {
+                "factors": cells[b.cell].factors,
+                "repeat": b.repeat,
+                "role": b.role,
+                "summary": b.summary.to_dict(),
+            }
+            for b in blocks
+        ],
+        "answers": next((_without_stamp(e) for e in events if e["kind"] == "answers"), None),
+        "verdict": found.to_dict(),
+        "problems": _problems(folder, events, blocks),
+    }
+
+
+def single(document: dict[str, Any]) -> dict[str, Any]:
+    """The document of a run of one block, flattened as `load --json` prints it."""
+    summary = document["cells"][0]["summary"] if document["cells"] else None
+    return {
+        "run": document["run"],
+        "state": document["state"],
+        "environment": document["environment"],
+        "summary": summary,
+        "problems": document["problems"],
+    }
+
+
+def block_results(folder: RunFolder, experiment: Experiment) -> list[BlockResult]:
+    """Every block of the run that began, in order, summarised."""
+    events = folder.events()
+    starts = [e for e in events if e["kind"] == "block_start"]
+    if not starts:
+        return []
+    ends = {e["block"]: e for e in events if e["kind"] == "block_end"}
+    table = folder.read("requests")
+    server, telemetry = folder.read("server"), folder.read("telemetry")
+    results = []
+    for start in starts:
+        end = ends.get(start["block"], start)
+        window = Window(start["start_ns"], start["measured_from_ns"], max(end["end_ns"], start["measured_from_ns"]))
+        requests = Requests.from_table(table, block=start["block"])
+        summary = summarize(
+            requests,
+            window=window,
+            planned=end["planned"],
+            slo=experiment.slo,
+            server=delta(server, start["model"]["name"], window),
+            telemetry=between(telemetry, window.start_ns, window.end_ns),
+            model=start["model"]["name"],
+            closed_loop=isinstance(parse(Workload, start["workload"]).arrival, ClosedLoop),
+        )
+        results.append(
+            BlockResult(
+                start["role"], start["cell"], start["repeat"], start["model"]["name"], window, requests, summary
+            )
+        )
+    return results
+
+
+def delta(server: pa.Table, model: str, window: Window) -> ServerDelta | None:
+    """What Triton counted for `model` inside the window; None when it was never scraped."""
+    if server.num_rows == 0:
+        return None
+    return server_delta(server, model, window.measured_from_ns, window.end_ns)
+
+
+def between(table: pa.Table, from_ns: int, to_ns: int) -> pa.Table:
+    """The rows of a stamped table with from_ns <= t_ns < to_ns."""
+    return table.filter(pc.and_(pc.greater_equal(table["t_ns"], from_ns), pc.less(table["t_ns"], to_ns)))
+
+
+def baseline_saturation(folder: RunFolder, experiment: Experiment) -> float | None:
+    """Throughput in req/s of the judged factor's baseline level under the reference load, once it was measured."""
+    if experiment.reference is None:
+        return None
+    baseline = experiment.judge.baseline if experiment.judge else None
+    factor = experiment.judge.factor if experiment.judge else None
+    cells = experiment.cells()
+    measured = [b for b in block_results(folder, experiment) if b.role == "saturation"]
+    chosen = next((b for b in measured if factor is None or cells[b.cell].factors[factor] == baseline), None)
+    if chosen is None and measured:
+        chosen = measured[0]  # the baseline is not among the levels (--set took it out): the first level stands in
+    rate = chosen.summary.throughput_rps if chosen else None
+    if not rate:
+        raise RunError("the saturation run answered no request, so no load can be set as a fraction of it")
+    return rate
+
+
+def successes(folder: RunFolder) -> int:
+    """Requests of the whole run that ended ok."""
+    return int(pc.sum(pc.equal(folder.read("requests")["outcome"], OK)).as_py() or 0)
+
+
+def most_common_failure(folder: RunFolder) -> str:
+    """ "5 × refused: queue is full", the failure that happened most often."""
+    table = folder.read("requests")
+    failures = Counter(
+        (outcome, detail)
+        for outcome, detail in zip(table["outcome"].to_pylist(), table["detail"].to_pylist(), strict=True)
+        if outcome != OK
+    )
+    if not failures:
+        return "none was sent"
+    (outcome, detail), count = failures.most_common(1)[0]
+    return f"{count} × {OUTCOMES[outcome]}: {detail}"
+
+
+def _verdict(experiment: Experiment, blocks: list[BlockResult], state: str) -> Verdict:
+    cells = experiment.cells()
+    grouped = []
+    for index, cell in enumerate(cells):
+        own = [b for b in blocks if b.role == "cell" and b.cell == index]
+        grouped.append(CellResult(cell.factors, [(b.requests, b.window) for b in own], [b.summary for b in own]))
+    factor = experiment.judge.factor if experiment.judge else None
+    saturation = [
+        (cells[b.cell].factors.get(factor) if factor else None, b.summary) for b in blocks if b.role == "saturation"
+    ]
+    return verdict(experiment, grouped, saturation)
+
+
+def _problems(folder: RunFolder, events: list[dict[str, Any]], blocks: list[BlockResult]) -> list[dict[str, Any]]:
+    """Problems of the run as a whole: what the runner noted, and each problem of a block once, with its count."""
+    problems = [
+        {"code": e["kind"], "text": e["text"], "remedy": "", "blocks": None}
+        for e in events
+        if e["kind"] in ("problem", "died")
+    ]
+    changes = sum(e["kind"] == "change" for e in events)
+    if changes:
+        text = f"settings were changed {changes} times while the load ran: whole-run figures mix them"
+        problems.append(
+            {"code": "changed", "text": text, "remedy": "read the live chart between changes", "blocks": None}
+        )
+    if folder.document["quick"]:
+        text = "a quick run: one repeat of short blocks, so its figures are rough"
+        problems.append({"code": "quick", "text": text, "remedy": "run it without --quick", "blocks": None})
+    by_code: dict[str, list[Any]] = {}
+    for block in blocks:
+        for problem in block.summary.problems:
+            by_code.setdefault(problem.code, []).append(problem)
+    for code, found in by_code.items():
+        problems.append(
+            {"code": code, "text": found[0].text, "remedy": found[0].remedy, "blocks": f"{len(found)} of {len(blocks)}"}
+        )
+    return problems
+
+
+def _without_stamp(event: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in event.items() if key not in ("kind", "t_ns")}

@@ -1,0 +1,150 @@
+"""Runs an experiment: every cell, every repeat, into one run folder.
+
+    queued → starting → (saturation) → warm-up → running → draining → … → done
+                                                                        | failed | cancelled
+
+The process that calls `run` owns the run: its pid and heartbeat stand in status.json, so a reader can tell a run that
+goes on from one whose process is gone ("interrupted"). Stop and Ctrl-C end the run between two ticks and keep what
+was measured.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+from lab.errors import LabError, RunError
+from lab.load.generator import Progress
+from lab.run import results
+from lab.run.bench import Bench, serving
+from lab.run.environment import environment
+from lab.run.equality import compare_answers
+from lab.run.folder import RunFolder
+from lab.run.lock import MeasureLock
+from lab.run.plan import Block, cell_blocks, saturation_blocks, with_rate
+from lab.serve.triton import TRITON_VERSION
+from lab.spec import Experiment, plain
+
+SCHEMA_VERSION = "1"
+
+Report = Callable[[str], None]
+
+
+class Stop:
+    """Set by SIGINT or SIGTERM (or by hand); asked by the bench once a tick."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def __call__(self) -> bool:
+        return self._event.is_set()
+
+    def set(self, _signum: int = 0, _frame: FrameType | None = None) -> None:
+        self._event.set()
+
+    def on_signals(self) -> Stop:
+        """Let Ctrl-C and `kill` end the run in order. Only from the main thread."""
+        signal.signal(signal.SIGINT, self.set)
+        signal.signal(signal.SIGTERM, self.set)
+        return self
+
+
+def create(experiment: Experiment, run_id: str, *, quick: bool, settings: list[str], url: str | None) -> RunFolder:
+    """The run folder with everything that is known before anything runs."""
+    return RunFolder.create(
+        run_id,
+        {
+            "schema_version": SCHEMA_VERSION,
+            "run": run_id,
+            "experiment": experiment.model_dump(mode="json"),
+            "cells": [cell.model_dump(mode="json") for cell in experiment.cells()],
+            "quick": quick,
+            "settings": settings,
+            "url": url,
+            "environment": environment(TRITON_VERSION if url is None else None),
+        },
+    )
+
+
+def run(experiment: Experiment, folder: RunFolder, *, stop: Stop, report: Report, url: str | None = None) -> None:
+    """Measure `experiment` into `folder`. Ends in the state done, failed or cancelled, with summary.json written
+    from whatever was measured; raises the LabError that made it fail."""
+    state, message = "failed", "the runner ended without saying why"
+    try:
+        with MeasureLock(folder.path.name) as lock:
+            lock.acquire(lambda place, holder: _wait(folder, stop, report, place, holder))
+            _measure(experiment, folder, stop, report, url)
+        state, message = ("cancelled", "stopped by the user") if stop() else ("done", "")
+        if state == "done" and results.successes(folder) == 0:
+            state, message = "failed", "no request succeeded"
+            raise RunError(f"{message}: {results.most_common_failure(folder)}")
+    except _Cancelled:
+        state, message = "cancelled", "stopped by the user before anything was measured"
+    except (LabError, OSError) as error:
+        state, message = "failed", str(error)
+        raise
+    finally:
+        _finish(folder, state, message, report)
+
+
+def _measure(experiment: Experiment, folder: RunFolder, stop: Stop, report: Report, url: str | None) -> None:
+    folder.set_status(state="starting", phase="starting", progress=0.0)
+    report("starting the server")
+    first_pass, second_pass = saturation_blocks(experiment), cell_blocks(experiment)
+    total_s = sum(block.workload.duration_s for block in first_pass + second_pass)
+    done_s = 0.0
+    with serving(url, folder) as server:
+        workers = experiment.workload.workers
+        with Bench(folder, server, workers=workers, cells=len(experiment.cells()), stopped=stop) as bench:
+            for neighbour in experiment.neighbours:
+                bench.put(neighbour)
+            bench.put(experiment.cells()[0].model)
+            if experiment.judge is not None and server.managed:
+                folder.event("answers", **compare_answers(experiment, bench, report))
+            saturation_rps: float | None = None
+            for index, planned in enumerate(first_pass + second_pass):
+                if index == len(first_pass):
+                    saturation_rps = results.baseline_saturation(folder, experiment)
+                block = with_rate(planned, saturation_rps)
+                report(f"block {index + 1} of {len(first_pass) + len(second_pass)}: {describe(block)}")
+
+                def tick(phase: str, progress: Progress, start: float = done_s, index: int = index) -> None:
+                    folder.set_status(
+                        state=phase, phase=f"block {index}", progress=min(1.0, start / total_s if total_s else 1.0)
+                    )
+
+                bench.block(index, block, on_tick=tick)
+                done_s += block.workload.duration_s
+                if bench.stop_asked:
+                    stop.set()
+                if stop():
+                    return
+
+
+class _Cancelled(Exception):
+    pass
+
+
+def _wait(folder: RunFolder, stop: Stop, report: Report, place: int, holder: str) -> None:
+    if stop():
+        raise _Cancelled
+    folder.set_status(state="queued", phase=f"place {place} behind {holder}", progress=0.0)
+    report(f"waiting for {holder} to finish measuring (place {place})")
+
+
+def _finish(folder: RunFolder, state: str, message: str, report: Report) -> None:
+    try:
+        folder.write_summary(results.compute(folder, state=state))
+        folder.set_status(state=state, phase=state, progress=1.0 if state == "done" else None, message=message)
+    except (LabError, OSError) as error:  # a full disk must not hide what made the run end
+        report(f"the end of the run could not be written: {error}")
+
+
+def describe(block: Block) -> str:
+    """One line for people: which model, which load."""
+    arrival = block.workload.arrival
+    load = ", ".join(f"{name} {value:g}" for name, value in plain(arrival).items() if isinstance(value, int | float))
+    batching = "batching off" if block.model.batching is None else f"batching {plain(block.model.batching)}"
+    return f"{block.role} {block.model.name}, {batching}, {arrival.kind} {load}"

@@ -1,0 +1,220 @@
+"""The lab measures itself against servers whose truth is known: `python -m lab selftest`.
+
+The sleeper answers after a time that the request states, the null model answers at once; so the right figures are
+known before anything is measured. Each test is one or two short blocks through the same bench that experiments use.
+The ids are those of the measurement rules: S1 known latency, S2 known shape, S3 freeze, S4 arrivals, S5 achieved
+rate, S7 conservation, S8 Little's law, S9 agreement with the server, S10 the generator's own ceiling.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from lab.errors import ServerError
+from lab.load.ceiling import ceiling
+from lab.load.schedule import arrivals
+from lab.measure.percentile import percentile
+from lab.measure.records import OK
+from lab.run import results
+from lab.run.bench import Bench, serving
+from lab.run.catalogue import single
+from lab.run.folder import RunFolder, new_run_id
+from lab.run.lock import MeasureLock
+from lab.run.plan import cell_blocks
+from lab.run.results import BlockResult
+from lab.run.runner import Stop, create
+from lab.serve.triton import Server
+from lab.spec import Constant, Experiment, Poisson
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One self-test. `measured` and `truth` are in the unit that `text` names; `tolerance` is in words."""
+
+    id: str
+    passed: bool
+    measured: float | None
+    truth: float | None
+    tolerance: str
+    text: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def line(self) -> str:
+        return f"{'pass' if self.passed else 'FAIL'}  {self.id:<4} {self.text} (tolerance {self.tolerance})"
+
+
+def run_selftest(report: Report, stop: Stop | None = None) -> list[Outcome]:
+    """Every self-test, in order; about a minute. Raises LabError when the server cannot be had."""
+    stop = stop or Stop()
+    experiment = single({"name": "sleeper", "batching": {"max_batch_size": 32}}, _workload(50, 4), [])
+    run_id = new_run_id("selftest")
+    folder = create(experiment, run_id, quick=False, settings=[], url=None)
+    with MeasureLock(run_id) as lock:
+        lock.acquire(lambda place, holder: report(f"waiting for {holder} (place {place})"))
+        folder.set_status(state="running", phase="selftest", progress=0.0)
+        try:
+            with serving(None, folder) as server, Bench(folder, server, workers=1, cells=1, stopped=stop) as bench:
+                outcomes = list(_Tests(folder, server, bench, report).all())
+        except BaseException:
+            folder.set_status(state="failed", phase="selftest", progress=None)
+            raise
+        folder.write_summary(results.compute(folder, state="done") | {"selftest": [o.to_dict() for o in outcomes]})
+        folder.set_status(state="done", phase="selftest", progress=1.0)
+    return outcomes
+
+
+class _Tests:
+    def __init__(self, folder: RunFolder, server: Server, bench: Bench, report: Report) -> None:
+        self._folder, self._server, self._bench, self._report = folder, server, bench, report
+        self._index = 0
+
+    def all(self) -> Any:
+        known = self._measure(_workload(50, 4, sleep_s=[0.010]))
+        yield self._known_latency(known)
+        yield self._known_shape(self._measure(_workload(60, 10, sleep_s=[0.010] * 19 + [0.100]), instances=4))
+        yield self._freeze()
+        yield from _arrivals()
+        rated = self._measure({**_workload(200, 5, sleep_s=[0.0]), "arrival": {"kind": "constant", "rate_rps": 200}})
+        yield self._achieved_rate(rated)
+        yield self._conservation([known, rated])
+        yield self._little(self._measure(_workload(100, 8, sleep_s=[0.020]), instances=4))
+        yield from self._server_agreement()
+        yield self._ceiling()
+
+    def _measure(
+        self,
+        workload: dict[str, Any],
+        *,
+        model: str = "sleeper",
+        batch: int = 1,
+        instances: int = 1,
+        during: Callable[[], None] | None = None,
+    ) -> BlockResult:
+        spec = {"name": model, "batching": {"max_batch_size": batch}, "instances": instances}
+        experiment: Experiment = single(spec, workload, [])
+        index, self._index = self._index, self._index + 1
+        self._report(f"self-test block {index}: {model}, {workload['arrival']}")
+        helper = threading.Thread(target=during) if during else None
+        if helper:
+            helper.start()
+        self._bench.block(index, cell_blocks(experiment)[0], on_tick=lambda phase, progress: None)
+        if helper:
+            helper.join()
+        return results.block_results(self._folder, experiment)[index]
+
+    def _known_latency(self, block: BlockResult) -> Outcome:
+        found, truth = block.summary.service_p50_s, 0.010
+        passed = found is not None and abs(found - truth) <= max(0.002, 0.05 * truth)
+        text = f"a 10 ms service is measured as {_ms(found)} at p50"
+        return Outcome("S1", passed, found, truth, "2 ms", text)
+
+    def _known_shape(self, block: BlockResult) -> Outcome:
+        ok = block.requests.outcome == OK
+        service_s = np.sort((block.requests.done_ns - block.requests.sent_ns)[ok] / 1e9)
+        found = {p: percentile(service_s, p) for p in (0.50, 0.90, 0.99)}
+        mean = float(np.mean(service_s))
+        # The seeded draw, not the distribution it is drawn from, is the truth for this very block.
+        truth = float(np.mean(np.where(service_s > 0.055, 0.100, 0.010)))
+        passed = (
+            abs(found[0.50] - 0.010) <= 0.002
+            and abs(found[0.90] - 0.010) <= 0.003
+            and abs(found[0.99] - 0.100) <= 0.005
+            and abs(mean - truth) <= max(0.05 * truth, 0.001)
+        )
+        text = "95 % at 10 ms and 5 % at 100 ms: " + ", ".join(f"p{100 * p:g} {_ms(v)}" for p, v in found.items())
+        return Outcome("S2", passed, mean, truth, "2 ms at p50, 5 ms at p99, 5 % of the mean", text)
+
+    def _freeze(self) -> Outcome:
+        pid = self._server.pid
+        if pid is None:
+            raise ServerError("the freeze test needs a server that the lab started; stop --url")
+
+        def freeze() -> None:
+            time.sleep(2.5)
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                time.sleep(1.0)
+            finally:
+                os.kill(pid, signal.SIGCONT)
+
+        workload = {**_workload(20, 6, warmup_s=0.0, sleep_s=[0.010]), "max_in_flight": 1}
+        summary = self._measure(workload, during=freeze).summary
+        found = summary.latency_p95_s
+        passed = found is not None and found > 0.5
+        text = f"server frozen for 1 s of 6: p95 {_ms(found)} from schedule, {_ms(summary.service_p95_s)} from send"
+        return Outcome("S3", passed, found, 0.781, "above 500 ms", text)
+
+    def _achieved_rate(self, block: BlockResult) -> Outcome:
+        found, truth = block.summary.sent_rps, 200.0
+        passed = found is not None and abs(found - truth) <= 0.01 * truth
+        return Outcome("S5", passed, found, truth, "1 %", f"asked for 200 req/s, sent {found:.1f}")
+
+    def _conservation(self, blocks: list[BlockResult]) -> Outcome:
+        wrong = 0
+        for s in (block.summary for block in blocks):
+            if s.planned is None or s.dropped is None:
+                wrong += 1
+                continue
+            ended = s.ok + s.refused + s.timeout + s.cancelled + s.truncated + s.error
+            wrong += abs(s.planned - s.sent - s.dropped) + abs(s.sent - ended)
+        return Outcome("S7", wrong == 0, float(wrong), 0.0, "exact", f"{wrong} requests unaccounted for")
+
+    def _little(self, block: BlockResult) -> Outcome:
+        found = block.summary.little_ratio
+        passed = found is not None and abs(found - 1) <= 0.05
+        shown = "n/a" if found is None else f"{found:.3f}"
+        return Outcome("S8", passed, found, 1.0, "5 %", f"mean in flight ÷ (rate × mean latency) = {shown}")
+
+    def _server_agreement(self) -> Any:
+        block = self._measure(_workload(200, 5, sleep_s=[0.005]), batch=8)
+        client, server = block.summary.service_mean_s, _server_mean_s(block)
+        gap = None if client is None or server is None else client - server
+        text = f"client mean {_ms(client)}, server mean {_ms(server)}"
+        yield Outcome("S9", gap is not None and 0 <= gap < 0.002, gap, 0.0, "0 to 2 ms", text)
+
+    def _ceiling(self) -> Outcome:
+        null = single({"name": "null", "batching": {"max_batch_size": 64}}, _workload(50, 4), []).model
+        self._bench.put(null)
+        rate = ceiling(self._server.grpc_url)
+        text = f"the load generator's own ceiling here is {rate:,.0f} req/s"
+        return Outcome("S10", rate > 0, rate, None, "reported, not judged", text)
+
+
+def _arrivals() -> Any:
+    gaps_s = np.diff(arrivals(Poisson(rate_rps=1000), 5.0, 0)) / 1e9
+    mean, cv = float(np.mean(gaps_s)), float(np.std(gaps_s) / np.mean(gaps_s))
+    a, b = gaps_s[:-1] - mean, gaps_s[1:] - mean
+    lag = float(np.sum(a * b) / np.sum((gaps_s - mean) ** 2))
+    same = np.array_equal(arrivals(Poisson(rate_rps=1000), 5.0, 0), arrivals(Poisson(rate_rps=1000), 5.0, 0))
+    steady = np.diff(arrivals(Constant(rate_rps=1000), 5.0, 0)) / 1e9
+    passed = (
+        abs(mean * 1000 - 1) < 0.04 and 0.95 < cv < 1.05 and abs(lag) < 0.05 and same and float(np.std(steady)) < 5e-5
+    )
+    text = f"{len(gaps_s):,} Poisson gaps: mean {1e3 * mean:.3f} ms, variation {cv:.3f}, lag-1 correlation {lag:+.3f}"
+    yield Outcome("S4", passed, cv, 1.0, "mean 4 %, variation 5 %, |correlation| < 0.05", text)
+
+
+def _server_mean_s(block: BlockResult) -> float | None:
+    parts = (block.summary.queue_mean_s, block.summary.compute_mean_s)
+    return None if None in parts else sum(part for part in parts if part is not None)
+
+
+def _workload(rate_rps: float, duration_s: float, **more: Any) -> dict[str, Any]:
+    arrival = {"kind": "poisson", "rate_rps": rate_rps}
+    return {"arrival": arrival, "duration_s": duration_s, "warmup_s": 0.5, "seed": 7} | more
+
+
+def _ms(seconds: float | None) -> str:
+    return "n/a" if seconds is None else f"{1e3 * seconds:.1f} ms"

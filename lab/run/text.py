@@ -1,0 +1,60 @@
+"""A run's document as lines for a terminal: the verdict first, then a table, then what makes it doubtful."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lab.measure.words import format_bytes, format_rate, format_seconds, level_label
+
+COLUMNS = (
+    ("offered", "offered_rps", format_rate),
+    ("throughput", "throughput_rps", format_rate),
+    ("goodput", "goodput_rps", format_rate),
+    ("p50", "latency_p50_s", format_seconds),
+    ("p95", "latency_p95_s", format_seconds),
+    ("p99", "latency_p99_s", format_seconds),
+    ("queue", "queue_mean_s", format_seconds),
+    ("compute", "compute_mean_s", format_seconds),
+    ("batch", "batch_mean", lambda value: f"{value:.1f}"),
+    ("errors", "error_fraction", lambda value: f"{value:.1%}"),
+    ("memory", "memory_peak_bytes", format_bytes),
+)
+
+
+def lines(document: dict[str, Any]) -> list[str]:
+    """The whole report; "n/a" where a figure was not measured or is withheld."""
+    out = [f"{document['run']}: {document['state']}"]
+    if document["verdict"]["text"]:
+        out += ["", document["verdict"]["text"]]
+    if document["answers"]:
+        out += ["", _answers(document["answers"])]
+    if document["cells"]:
+        rows = [["cell", "repeat", *(title for title, _, _ in COLUMNS)]]
+        rows += [_row(cell) for cell in document["cells"]]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        out += ["", *("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows)]
+    if document["problems"]:
+        out += ["", "What makes it doubtful:"]
+        for problem in document["problems"]:
+            where = f" ({problem['blocks']} blocks)" if problem["blocks"] else ""
+            remedy = f" Remedy: {problem['remedy']}." if problem["remedy"] else ""
+            out.append(f"- {problem['text']}{where}.{remedy}")
+    return out
+
+
+def _row(cell: dict[str, Any]) -> list[str]:
+    summary = cell["summary"]
+    label = ", ".join(level_label(path, level) for path, level in cell["factors"].items()) or "the model as it is"
+    if cell["role"] == "saturation":
+        label = f"saturation: {level_label(*list(cell['factors'].items())[-1])}" if cell["factors"] else "saturation"
+    figures = [show(summary[name]) if summary[name] is not None else "n/a" for _, name, show in COLUMNS]
+    return [label, str(cell["repeat"] + 1), *figures]
+
+
+def _answers(answers: dict[str, Any]) -> str:
+    levels = answers["levels"]
+    largest = max(level["max_abs_difference"] for level in levels)
+    if all(level["equal"] for level in levels):
+        compared = f"{answers['requests']} requests, largest difference {largest:.1e}"
+        return f"Answers equal on all {len(levels)} levels ({compared})."
+    return f"Answers DIFFER: by up to {largest:.1e} where {answers['tolerance']:g} is allowed."

@@ -1,0 +1,85 @@
+"""The order of blocks: compared levels side by side, forwards then backwards, few reloads."""
+
+import itertools
+
+import pytest
+
+from experiments.batching import EXPERIMENT
+from lab.errors import InputError
+from lab.run.plan import cell_blocks, saturation_blocks, settle, with_rate
+from lab.spec import Batching, ClosedLoop, Experiment, Judge, ModelSpec, Poisson, Reference, Slo, Workload
+
+ON = Batching(max_batch_size=8)
+
+
+def trial(repeats=2):
+    return Experiment(
+        id="trial",
+        question="?",
+        hypothesis="!",
+        model=ModelSpec(name="null"),
+        workload=Workload(arrival=Poisson(saturation_fraction=0.5), duration_s=2, seed=3),
+        slo=Slo(latency_s=0.02),
+        factors={"workload.arrival.saturation_fraction": (0.1, 0.8), "model.batching": (None, ON)},
+        repeats=repeats,
+        reference=Reference(concurrency=4, duration_s=1, warmup_s=0.2),
+        judge=Judge(factor="model.batching"),
+    )
+
+
+def test_levels_alternate_a_b_b_a():
+    order = [
+        (b.repeat, b.workload.arrival.saturation_fraction, b.model.batching is not None) for b in cell_blocks(trial())
+    ]
+    assert order == [
+        (0, 0.1, False), (0, 0.1, True),
+        (0, 0.8, True), (0, 0.8, False),
+        (1, 0.1, False), (1, 0.1, True),
+        (1, 0.8, True), (1, 0.8, False),
+    ]  # fmt: skip
+
+
+def test_every_cell_runs_once_a_repeat():
+    blocks = cell_blocks(EXPERIMENT)
+    assert sorted((b.cell, b.repeat) for b in blocks) == [(c, r) for c in range(15) for r in range(3)]
+
+
+def test_a_reload_is_needed_less_often_than_once_a_block():
+    models = [b.model for b in cell_blocks(EXPERIMENT)]
+    reloads = sum(a != b for a, b in itertools.pairwise(models))
+    assert reloads == 45 - 9  # 9 groups of 5 levels: each group starts with the level the last one ended with
+
+
+def test_saturation_runs_each_judged_level_once_in_a_closed_loop():
+    blocks = saturation_blocks(trial())
+    assert [b.model.batching for b in blocks] == [None, ON]
+    assert all(b.workload.arrival == ClosedLoop(concurrency=4) for b in blocks)
+    assert all((b.workload.duration_s, b.workload.warmup_s) == (1, 0.2) for b in blocks)
+
+
+def test_a_fraction_becomes_a_rate_of_the_measured_saturation():
+    block = with_rate(cell_blocks(trial())[0], 1500.0)
+    assert block.workload.arrival == Poisson(rate_rps=150)
+
+
+def test_levels_of_a_repeat_share_requests_and_repeats_do_not():
+    seeds = {(b.repeat, with_rate(b, 100.0).workload.seed) for b in cell_blocks(trial())}
+    assert seeds == {(0, 3), (1, 1003)}
+
+
+def test_quick_then_settings_apply_in_this_order():
+    settled = settle(EXPERIMENT, [("workload.duration_s", 4), ("model.name", "embedder")], quick=True)
+    assert (settled.repeats, settled.workload.duration_s, settled.model.family) == (1, 4, "embedder")
+
+
+def test_setting_a_factor_replaces_its_levels():
+    settled = settle(
+        trial(), [("model.batching", None), ("workload.arrival.saturation_fraction", [0.3, 0.6])], quick=False
+    )
+    assert [c.workload.arrival.saturation_fraction for c in settled.cells()] == [0.3, 0.6]
+    assert {c.model.batching for c in settled.cells()} == {None}
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest_name():
+    with pytest.raises(InputError, match='"workload"'):
+        settle(trial(), [("workloads.duration_s", 1)], quick=False)
