@@ -1,0 +1,131 @@
+"""Starts a tritonserver process and waits until it answers; ends one. See lab/serve/triton.py for the server in use."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from lab.errors import ServerError
+from lab.serve import installation, leftovers, ports
+from lab.serve.process import Process, born, last_lines
+from lab.serve.record import ServerRecord
+
+START_LIMIT_S = 60.0
+STOP_LIMIT_S = 15.0
+"""Limits, not expectations: a start takes about 1 s, a stop 3 s."""
+
+DRAIN_S = 8
+"""How long Triton itself waits for calls in flight when it is asked to stop."""
+
+POLL_S = 0.02
+
+
+def launch(repository: Path, log: Path, wanted: Sequence[int] = ()) -> tuple[Process, ServerRecord]:
+    """A server without models that listens on its three ports of 127.0.0.1: `wanted` (HTTP, gRPC, metrics) where they
+    are free, any others elsewhere. It dies with this process. ServerError when it cannot be had."""
+    leftovers.remove()
+    repository.mkdir(parents=True, exist_ok=True)
+    command = installation.command()
+    for _ in range(3):  # another program may take a port between our look and Triton's
+        picked, taken = ports.pick(wanted)
+        for line in taken:
+            print(line, file=sys.stderr, flush=True)
+        launched = _try(command, repository.absolute(), log.absolute(), picked)
+        if launched is not None:
+            return launched
+    raise ServerError(f"Triton found its ports taken three times; see {log}")
+
+
+def _try(command: list[str], repository: Path, log: Path, picked: Sequence[int]) -> tuple[Process, ServerRecord] | None:
+    """None when one of the ports was taken meanwhile."""
+    http_port, grpc_port, metrics_port = picked
+    prefix = leftovers.new_prefix()
+    flags = [
+        f"--model-repository={repository}",
+        "--model-control-mode=explicit",
+        # The configuration is written in full: completing it would start every model's process twice.
+        "--disable-auto-complete-config",
+        "--exit-on-error=false",
+        f"--exit-timeout-secs={DRAIN_S}",
+        f"--http-address={ports.HOST}",
+        f"--grpc-address={ports.HOST}",
+        f"--metrics-address={ports.HOST}",
+        f"--http-port={http_port}",
+        f"--grpc-port={grpc_port}",
+        f"--metrics-port={metrics_port}",
+        "--metrics-interval-ms=500",
+        f"--backend-config=python,shm-region-prefix-name={prefix}",
+    ]
+    try:
+        process = Process([*command, *flags], installation.environment(), log)
+    except OSError as error:
+        raise ServerError(f"Triton could not be started: {error}") from None
+    state = ServerRecord(
+        pid=process.pid,
+        started=born(process.pid) or time.time(),
+        http_port=http_port,
+        grpc_port=grpc_port,
+        metrics_port=metrics_port,
+        repository=str(repository),
+        log=str(log),
+        prefix=prefix,
+    )
+    leftovers.record(prefix, state.pid, state.started)
+    deadline = time.monotonic() + START_LIMIT_S
+    # Its own sockets, not just an answer: a stranger's server on the same port would answer too.
+    while not all(ports.listens(process.pid, port) for port in picked):
+        if process.wait(POLL_S):
+            last = last_lines(log, 4)
+            if any("already in use" in line for line in last):
+                return None
+            raise ServerError(f"Triton ended while starting ({ending(process.exit_status)}): {' | '.join(last)}")
+        if time.monotonic() > deadline:
+            end(state, limit_s=0.0)
+            raise ServerError(f"Triton was not up after {START_LIMIT_S:g} s; see {log}")
+    return process, state
+
+
+def end(state: ServerRecord, limit_s: float = STOP_LIMIT_S) -> str:
+    """Asks the server to stop, kills it after `limit_s`, and leaves neither stubs nor shared memory of it behind.
+    "stopped", "killed after 15 s", or "had ended before"."""
+    how = "had ended before"
+    if state.alive():
+        server = psutil.Process(state.pid)
+        stubs = server.children(recursive=True)
+        how = _terminate(server, limit_s)
+        _, alive = psutil.wait_procs(stubs, timeout=5.0)  # they notice within seconds that their server is gone
+        for stub in alive:
+            with suppress(psutil.Error):
+                stub.kill()
+        psutil.wait_procs(alive, timeout=5.0)
+    leftovers.remove()
+    return how
+
+
+def _terminate(server: psutil.Process, limit_s: float) -> str:
+    try:
+        if limit_s > 0:
+            server.send_signal(signal.SIGTERM)
+            server.wait(limit_s)
+            return "stopped"
+    except psutil.NoSuchProcess:
+        return "stopped"
+    except psutil.TimeoutExpired:
+        pass
+    with suppress(psutil.Error):
+        server.kill()
+        server.wait(10.0)
+    return f"killed after {limit_s:g} s"
+
+
+def ending(exit_status: int | None) -> str:
+    """'signal 9' or 'status 1'."""
+    if exit_status is None:
+        return "status unknown"
+    return f"signal {-exit_status}" if exit_status < 0 else f"status {exit_status}"

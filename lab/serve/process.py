@@ -1,0 +1,146 @@
+"""One child process that dies with its owner and whose output goes to a file with a bound.
+
+A keeper thread starts the child, copies its output, and lives as long as the child: Linux delivers the parent-death
+signal when the *thread* that started the child ends, not when the process does. The signal is set by a small Python
+program that then becomes the child (exec), because running code between fork and exec of a threaded process can
+deadlock. The child is killed rather than asked: nobody is left to wait for it.
+
+Knows nothing of Triton.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+LOG_BYTES = 5_000_000
+"""A log is moved to NAME.1 at this size, so both together hold at most twice as much."""
+
+_PR_SET_PDEATHSIG = 1
+_BECOME = f"""
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the owner ended before its child began")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+class Process:
+    """Runs `command` (a program's path and its arguments) in its own session, so that Ctrl-C reaches the owner only,
+    which then stops the child in order. OSError when it cannot be started."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self._error: OSError | None = None
+        self._started = threading.Event()
+        self._log = log
+        keeper = threading.Thread(target=self._keep, args=(list(command), dict(environment)), daemon=True)
+        keeper.name = f"keeper of {Path(command[0]).name}"
+        keeper.start()
+        self._started.wait()
+        if self._error is not None:
+            raise self._error
+
+    @property
+    def pid(self) -> int:
+        assert self._child is not None  # noqa: S101  __init__ raised otherwise
+        return self._child.pid
+
+    @property
+    def exit_status(self) -> int | None:
+        """None while it runs; -N when signal N ended it."""
+        assert self._child is not None  # noqa: S101
+        return self._child.poll()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it has ended within the limit."""
+        assert self._child is not None  # noqa: S101
+        try:
+            self._child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _keep(self, command: list[str], environment: dict[str, str]) -> None:
+        become = [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), *command]
+        try:
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+            log = BoundedLog(self._log)
+            self._child = subprocess.Popen(
+                become,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._error = error
+            return
+        finally:
+            self._started.set()
+        assert self._child.stdout is not None  # noqa: S101
+        with log:
+            while chunk := os.read(self._child.stdout.fileno(), 65_536):
+                log.write(chunk)
+        self._child.wait()
+
+
+class BoundedLog:
+    """A file of at most `limit` bytes and its predecessor NAME.1. A full disk loses lines, not the child."""
+
+    def __init__(self, path: Path, limit: int = LOG_BYTES) -> None:
+        self._path = path
+        self._limit = limit
+        self._file = path.open("ab")
+
+    def write(self, chunk: bytes) -> None:
+        try:
+            if self._file.tell() + len(chunk) > self._limit:
+                self._file.close()
+                self._path.replace(self._path.with_name(self._path.name + ".1"))
+                self._file = self._path.open("ab")
+            self._file.write(chunk)
+            self._file.flush()
+        except (OSError, ValueError):  # ValueError: the file could not be opened again above
+            return
+
+    def __enter__(self) -> BoundedLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+def last_lines(path: Path, count: int) -> list[str]:
+    """The last non-empty lines of a log, reading at most its last 64 kB; [] when there is no file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - 65_536))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return []
+    return [line for line in text.splitlines() if line.strip()][-count:]
+
+
+def born(pid: int) -> float | None:
+    """When the process started, seconds since the epoch; None when there is no such process (or only its zombie)."""
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
+    except psutil.Error:
+        return None
+
+
+def is_same(pid: int, started: float) -> bool:
+    """Whether `pid` still is the process that started then. Pids come again; two seconds absorb a stepped clock."""
+    found = born(pid)
+    return found is not None and abs(found - started) < 2.0

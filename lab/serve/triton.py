@@ -1,0 +1,296 @@
+"""A real Triton server: start, attach, load and unload models, ask how each is, stop.
+
+Three ways to have one. `Server.start` owns a process: its own ports, its state in LAB_HOME/server.json, dead when its
+owner dies. `Server.attach` finds the one that server.json tells of, if pid and start time still agree. `Server.at`
+talks to somebody else's by URL and controls nothing.
+
+Health is per model (lab/serve/health.py): Triton's own "server ready" turns false for good after one model failed to
+load, and stays true while a model's process is dead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+from lab.errors import InputError, LabError, ModelError, ServerError
+from lab.home import home
+from lab.serve import health, installation, launch, ports, record, repository, weights
+from lab.serve.health import ModelState
+from lab.serve.process import Process, last_lines
+from lab.serve.record import ServerRecord
+from lab.spec import ModelSpec
+
+LOAD_LIMIT_S = 180.0
+UNLOAD_LIMIT_S = 60.0
+CALL_LIMIT_S = 10.0
+"""Limits, not expectations: a load takes 0.1 to 2 s, an unload 1.5 s, a question milliseconds."""
+
+POLL_S = 0.02
+
+DEFAULT_PORTS = (8000, 8001, 8002)
+"""HTTP, gRPC, metrics, as Triton itself numbers them."""
+
+
+class Server:
+    """A Triton server that answers at `grpc_url` ("127.0.0.1:8001") and `http_url` ("http://127.0.0.1:8000").
+
+    `metrics_url` is where Prometheus text may be had, `pid` None for somebody else's server. `owned`: this object
+    started the process and stops it. Use it as a context manager, or call `stop`. Threads may share one.
+    """
+
+    owned = False
+
+    def __init__(self, host: str, http_port: int, grpc_port: int, metrics_port: int | None) -> None:
+        self.http_url = f"http://{host}:{http_port}"
+        self.grpc_url = f"{host}:{grpc_port}"
+        self.metrics_url = None if metrics_port is None else f"http://{host}:{metrics_port}/metrics"
+        self.client = triton.InferenceServerClient(self.grpc_url)
+        self.managed: ServerRecord | None = None
+        self._process: Process | None = None
+
+    # --- three ways to have one ---------------------------------------------------------------------------------
+
+    @classmethod
+    def start(
+        cls, *, repository: Path, log: Path, models: Sequence[ModelSpec] = (), wanted_ports: Sequence[int] = ()
+    ) -> Server:
+        """A server of our own, answering, with `models` loaded; it dies with this process.
+
+        Takes any free ports, or `wanted_ports` (HTTP, gRPC, metrics), and says on stderr which of these are not free.
+        ServerError when it does not come up, ModelError when one of `models` does not load.
+        """
+        process, managed = launch.launch(repository, log, wanted_ports)
+        server = cls._of(managed)
+        server.owned = True
+        server._process = process
+        try:
+            server._ask(server.client.is_server_live)
+            record.write(managed)
+            for spec in models:
+                server.load(spec)
+        except BaseException:
+            server.stop()
+            raise
+        return server
+
+    @classmethod
+    def attach(cls) -> Server | None:
+        """The live server that LAB_HOME/server.json tells of; None when there is none, or its pid is another's."""
+        managed = record.read()
+        return None if managed is None else cls._of(managed)
+
+    @classmethod
+    def at(cls, url: str) -> Server:
+        """Somebody else's server: "grpc://HOST:8001", "HOST:8001" or "http://HOST:8000". The other two ports are
+        taken to be where Triton puts them (HTTP, HTTP+1 gRPC, HTTP+2 metrics). ServerError when nobody answers."""
+        scheme, _, rest = url.rpartition("://")
+        host, _, number = rest.rstrip("/").rpartition(":")
+        if scheme not in ("", "grpc", "http") or not host or not number.isdecimal() or not 1 < int(number) < 65_534:
+            raise InputError(f"url {url!r}: allowed is grpc://HOST:PORT or http://HOST:PORT")
+        http_port = int(number) - (scheme != "http")
+        server = cls(host, http_port, http_port + 1, http_port + 2)
+        try:
+            server._ask(server.client.is_server_live)
+        except ServerError:
+            server.client.close()
+            raise
+        return server
+
+    @classmethod
+    def _of(cls, managed: ServerRecord) -> Server:
+        server = cls(ports.HOST, managed.http_port, managed.grpc_port, managed.metrics_port)
+        server.managed = managed
+        return server
+
+    @property
+    def pid(self) -> int | None:
+        return None if self.managed is None else self.managed.pid
+
+    # --- models -------------------------------------------------------------------------------------------------
+
+    def load(self, spec: ModelSpec) -> float:
+        """Writes the model and loads it, in place of an earlier configuration of that name; no restart.
+
+        Seconds from writing until it is ready; fetching or training missing weights comes before and is not counted.
+        ModelError with Triton's reason when it does not load: other models still serve, and so does this one's
+        earlier configuration if it had one.
+        """
+        managed = self._controlled("load")
+        repository.check(spec)
+        if spec.device == "gpu" and installation.gpus() == 0:
+            raise InputError(f"{spec.name}: device gpu on a machine without an NVIDIA GPU; allowed here: cpu")
+        weights.prepare(spec)
+        began = time.perf_counter()
+        repository.write_model(spec, Path(managed.repository))
+        try:
+            self.client.load_model(spec.name, client_timeout=LOAD_LIMIT_S)
+        except InferenceServerException as error:
+            raise self._load_failed(spec.name, error) from None
+        while not self._ask(self.client.is_model_ready, spec.name):
+            if time.perf_counter() - began > LOAD_LIMIT_S:
+                raise ModelError(f"model {spec.name} was not ready after {LOAD_LIMIT_S:g} s")
+            time.sleep(POLL_S)
+        took_s = time.perf_counter() - began
+        self._remember({*managed.models, spec.name})
+        return took_s
+
+    def unload(self, name: str) -> None:
+        """Unloads and returns once the model's processes are gone and their memory with them, which Triton's own
+        call does not wait for."""
+        managed = self._controlled("unload")
+        self._ask(self.client.unload_model, name)
+        began = time.monotonic()
+        while self.state(name).reason == "unloading" or health.live_processes(managed.pid).get(name, 0):
+            if time.monotonic() - began > UNLOAD_LIMIT_S:
+                raise ModelError(f"model {name} was not unloaded after {UNLOAD_LIMIT_S:g} s")
+            time.sleep(POLL_S)
+        self._remember(set(managed.models) - {name})
+
+    def state(self, name: str) -> ModelState:
+        """ModelState(ready=False, reason="no such model …") for a name that the repository does not hold."""
+        found = [model for model in self.states() if model.name == name]
+        return found[0] if found else ModelState(name, False, "no such model in this server's repository")
+
+    def states(self) -> list[ModelState]:
+        """Every model of the server's repository, in order of name."""
+        index = self._ask(self.client.get_model_repository_index, as_json=True).get("models", [])
+        entries = {entry["name"]: entry for entry in sorted(index, key=lambda entry: int(entry.get("version", 0)))}
+        living = None if self.managed is None else health.live_processes(self.managed.pid)
+        log = None if self.managed is None else Path(self.managed.log)
+        states = []
+        for name in sorted(entries):
+            processes, instances = None, 0
+            if living is not None and entries[name].get("state") == "READY":
+                processes = living.get(name, 0)
+                instances = sum(group["count"] for group in self.config(name).get("instance_group", []))
+            states.append(health.judge(entries[name], processes, instances, log))
+        return states
+
+    def config(self, name: str) -> dict[str, Any]:
+        """The configuration in force, read back from the server. ModelError when the model is not loaded."""
+        try:
+            read: dict[str, Any] = self.client.get_model_config(name, as_json=True, client_timeout=CALL_LIMIT_S)
+            return dict(read["config"])
+        except InferenceServerException as error:
+            raise ModelError(f"model {name} has no configuration in force: {_said(error)}") from None
+
+    # --- the process --------------------------------------------------------------------------------------------
+
+    def alive(self) -> bool:
+        """Whether the process lives; for somebody else's server, whether it answers."""
+        if self._process is not None:
+            return self._process.exit_status is None
+        if self.managed is not None:
+            return self.managed.alive()
+        try:
+            return bool(self.client.is_server_live(client_timeout=CALL_LIMIT_S))
+        except InferenceServerException:
+            return False
+
+    def died(self) -> str | None:
+        """None while it lives; else how it ended and the last lines of its log, in one line."""
+        if self.alive():
+            return None
+        if self.managed is None:
+            return f"{self.grpc_url} does not answer"
+        how = "" if self._process is None else f" ({launch.ending(self._process.exit_status)})"
+        return f"Triton ended{how}; its last words: {' | '.join(last_lines(Path(self.managed.log), 3))}"
+
+    def stop(self) -> str:
+        """Stops the process, started here or attached to; how it ended: "stopped", "killed after 15 s"."""
+        managed = self._controlled("stop")
+        self.client.close()
+        how = launch.end(managed)
+        record.remove(managed)
+        return how
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.owned:
+            self.stop()
+        else:
+            self.client.close()
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _controlled(self, what: str) -> ServerRecord:
+        if self.managed is None:
+            raise ServerError(f"{what}: the server at {self.grpc_url} was given by URL and is not the lab's to control")
+        return self.managed
+
+    def _ask(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+        """A call to the server; ServerError in one line when it does not work."""
+        try:
+            return call(*args, client_timeout=CALL_LIMIT_S, **kwargs)
+        except InferenceServerException as error:
+            died = None if self.managed is None else self.died()
+            raise ServerError(died or f"Triton at {self.grpc_url}: {_said(error)}") from None
+
+    def _load_failed(self, name: str, error: InferenceServerException) -> ServerError:
+        if died := self.died():
+            return ServerError(died)
+        managed = self._controlled("load")
+        reason = health.why_in_log(name, Path(managed.log)) or _said(error)
+        kept = "; its earlier configuration still serves" if self.state(name).ready else ""
+        return ModelError(f"model {name} did not load: {reason}{kept}")
+
+    def _remember(self, models: set[str]) -> None:
+        managed = self._controlled("load")
+        self.managed = dataclasses.replace(managed, models=tuple(sorted(models)))
+        record.write(self.managed)
+
+
+def serve_forever(models: Sequence[ModelSpec] = ()) -> int:
+    """`python -m lab serve`: a managed server in the foreground until SIGINT or SIGTERM; the exit status.
+
+    A model that does not load is named and the others are served. ServerError when a managed server runs already.
+    """
+    if (other := Server.attach()) is not None:
+        raise ServerError(
+            f"the lab's Triton runs already (pid {other.pid}, gRPC {other.grpc_url}); stop that one first"
+        )
+    asked_to_stop = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: asked_to_stop.set()) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        server = Server.start(repository=home() / "repository", log=home() / "triton.log", wanted_ports=DEFAULT_PORTS)
+        with server:
+            print(
+                f"Triton (pid {server.pid}): gRPC {server.grpc_url}, {server.http_url}, {server.metrics_url}",
+                flush=True,
+            )
+            for spec in models:
+                if asked_to_stop.is_set():
+                    break
+                try:
+                    print(f"{spec.name} is ready after {server.load(spec):.1f} s", flush=True)
+                except ModelError as error:
+                    print(error, file=sys.stderr, flush=True)
+            while not asked_to_stop.wait(0.5):
+                if died := server.died():
+                    print(died, file=sys.stderr, flush=True)
+                    return 1
+            print(f"Triton {server.stop()}", flush=True)
+    except LabError:
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 0
+
+
+def _said(error: InferenceServerException) -> str:
+    return health.one_line(error.message() or str(error))

