@@ -1,0 +1,233 @@
+"""The arithmetic of a summary, a group of fields at a time. Definitions: the docstring of summary.Summary.
+
+Each function adds its fields to a `Figures`: a value, or None with the reason. Times are int64 nanoseconds until the
+last step, so a mean over a million requests loses nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lab.measure.percentile import interval, needed, percentile_of_sorted
+from lab.measure.records import OK, OUTCOMES, Int64s, Requests, Window
+from lab.measure.server import ServerDelta
+from lab.measure.words import format_count, format_seconds
+from lab.spec import Slo
+
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+WITH_INTERVAL = ("p50", "p95", "p99")
+SEGMENTS = 20
+"""Stretches of the window whose tails are compared to see how much neighbouring requests share their fate."""
+DETAIL_LENGTH = 160
+
+NO_WINDOW = "the measured window has not begun"
+NO_SUCCESS = "no request due in the window succeeded"
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass
+class Figures:
+    values: dict[str, Any] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+
+    def set(self, name: str, value: Any, reason: str = "not measured") -> None:
+        """A field and, when it is None, why."""
+        self.values[name] = value
+        if value is None:
+            self.notes[name] = reason
+
+
+@dataclass(frozen=True)
+class Failures:
+    """Failures that ended in the window, by kind, and the text of the most frequent one."""
+
+    by_kind: dict[str, int]
+    detail: str | None
+
+
+@dataclass(frozen=True)
+class Load:
+    """Requests due in the window, and how many were sent in it."""
+
+    due: int
+    sent: int
+
+
+def outcomes(figures: Figures, requests: Requests, window: Window, *, planned: int | None, live: bool) -> Failures:
+    """Counts of the whole block, and the share of failures among what ended in the window."""
+    was_sent = requests.sent_ns >= 0
+    sent = int(was_sent.sum())
+    counts = np.bincount(requests.outcome[was_sent], minlength=len(OUTCOMES))
+    figures.set("window_s", window.seconds if window.seconds > 0 else None, NO_WINDOW)
+    figures.set("planned", planned, "not known in a closed loop or while the run goes on")
+    figures.set("sent", sent)
+    for name, count in zip(OUTCOMES, counts.tolist(), strict=True):
+        figures.set(name, count)
+    never_sent = len(requests) - sent
+    dropped = None if live else never_sent if planned is None else max(planned - sent, never_sent)
+    figures.set("dropped", dropped, "known once the run is over")
+    ended = _inside(requests.done_ns, window)
+    failed = ended & (requests.outcome != OK)
+    total, bad = int(ended.sum()), int(failed.sum())
+    figures.set("error_fraction", bad / total if total else None, "no request ended in the window")
+    kinds = np.bincount(requests.outcome[failed], minlength=len(OUTCOMES)).tolist()
+    by_kind = {name: count for name, count in zip(OUTCOMES, kinds, strict=True) if name != "ok"}
+    explained = failed if bad else requests.outcome != OK
+    return Failures(by_kind, _most_frequent(requests.detail, explained))
+
+
+def load(figures: Figures, requests: Requests, window: Window, *, slo: Slo | None, live: bool) -> Load:
+    """What was asked for, what was sent, what was served and what was served in time."""
+    due, ok = _inside(requests.due_ns, window), requests.outcome == OK
+    asked, seconds = window, window.seconds
+    if live and due.any():
+        asked = Window(window.start_ns, window.measured_from_ns, int(requests.due_ns[due].max()) + 1)
+    sent = _inside(requests.sent_ns, asked) & (requests.sent_ns >= 0)
+    good = ok & (requests.done_ns - requests.due_ns <= slo.latency_s * 1e9) if slo else None
+    ended_ok = _inside(requests.done_ns, window) & ok
+
+    def rate(count: int, over_s: float) -> float | None:
+        return count / over_s if over_s > 0 else None
+
+    figures.set("offered_rps", rate(int(due.sum()), asked.seconds), NO_WINDOW)
+    figures.set("sent_rps", rate(int(sent.sum()), asked.seconds), NO_WINDOW)
+    figures.set("throughput_rps", rate(int(ended_ok.sum()), seconds), NO_WINDOW)
+    no_slo = "no objective is given"
+    good_rps = None if good is None else rate(int((ended_ok & good).sum()), seconds)
+    figures.set("goodput_rps", good_rps, no_slo if good is None else NO_WINDOW)
+    attained = None if good is None or not due.any() else int((due & good).sum()) / int(due.sum())
+    figures.set("slo_attainment_fraction", attained, no_slo if good is None else "no request was due in the window")
+    return Load(int(due.sum()), int(sent.sum()))
+
+
+def latency(figures: Figures, requests: Requests, window: Window) -> None:
+    """Latency from the scheduled arrival with intervals, service time from the send, and the client's lag between."""
+    due = _inside(requests.due_ns, window)
+    good = due & (requests.outcome == OK)
+    due_ns, took_ns = requests.due_ns[good], requests.done_ns[good] - requests.due_ns[good]
+    ordered = np.sort(took_ns)
+    figures.set("latency_n", len(ordered))
+    _distribution(figures, "latency", ordered, PERCENTILES, NO_SUCCESS)
+    for name in WITH_INTERVAL:
+        shown = figures.values[f"latency_{name}_s"]
+        low, high, why = None, None, figures.notes.get(f"latency_{name}_s", "")
+        if shown is not None:
+            worth = _independent(due_ns, took_ns, window, shown * 1e9)
+            low, high = interval(ordered, PERCENTILES[name], effective_n=worth)
+            why = "the slow requests came in too few clumps to bound it"
+        figures.set(f"latency_{name}_low_s", None if low is None else low / 1e9, why)
+        figures.set(f"latency_{name}_high_s", None if high is None else high / 1e9, why)
+    was_sent = requests.sent_ns >= 0
+    sent_ok, sent_due = good & was_sent, due & was_sent
+    service = np.sort(requests.done_ns[sent_ok] - requests.sent_ns[sent_ok])
+    lag = np.sort(requests.sent_ns[sent_due] - requests.due_ns[sent_due])
+    _distribution(figures, "service", service, {k: PERCENTILES[k] for k in ("p50", "p95", "p99")}, NO_SUCCESS)
+    # The lag's p99 judges the client, whatever the count: with few requests it is close to the largest.
+    quantiles = {"p50": 0.5, "p99": 0.99}
+    _distribution(figures, "send_lag", lag, quantiles, "no request due in the window was sent", withhold=False)
+
+
+def little(figures: Figures, requests: Requests, window: Window) -> None:
+    """Requests in flight, exactly: the overlap of each [sent, done) with the window, summed, over its length."""
+    if window.seconds <= 0:
+        figures.set("in_flight_mean", None, NO_WINDOW)
+        figures.set("little_ratio", None, NO_WINDOW)
+        return
+    was_sent, ok = requests.sent_ns >= 0, requests.outcome == OK
+    figures.set("in_flight_mean", _overlap_s(requests.sent_ns, requests.done_ns, was_sent, window) / window.seconds)
+    in_system = _overlap_s(requests.due_ns, requests.done_ns, ok, window) / window.seconds
+    throughput, mean_s = figures.values["throughput_rps"], figures.values["latency_mean_s"]
+    expected = (throughput or 0.0) * (mean_s or 0.0)
+    figures.set("little_ratio", in_system / expected if expected > 0 else None, NO_SUCCESS)
+
+
+def server_figures(figures: Figures, server: ServerDelta | None) -> None:
+    """Triton's side of the same window."""
+    names = {"success_count": "server_success_delta"}
+    for source in (
+        "queue_mean_s",
+        "compute_mean_s",
+        "compute_infer_mean_s",
+        "server_mean_s",
+        "batch_mean",
+        "executions",
+        "success_count",
+        "cache_hit_fraction",
+    ):
+        if server is None:
+            figures.set(names.get(source, source), None, "Triton's counters were not read twice in the window")
+            continue
+        reasons = server.reasons
+        why = reasons.get(source) or reasons.get("compute_input_mean_s") or "Triton did not say"
+        figures.set(names.get(source, source), getattr(server, source), why)
+    figures.set("batch_sizes", {} if server is None else server.batch_sizes)
+    figures.set("item_compute_s", {} if server is None else server.item_compute_s)
+
+
+def _distribution(
+    figures: Figures, prefix: str, ordered: Int64s, quantiles: dict[str, float], empty: str, withhold: bool = True
+) -> None:
+    """Mean, percentiles and maximum of ascending nanoseconds, as seconds."""
+    n = len(ordered)
+    figures.set(f"{prefix}_mean_s", float(ordered.mean()) / 1e9 if n else None, empty)
+    figures.set(f"{prefix}_max_s", float(ordered[-1]) / 1e9 if n else None, empty)
+    for name, p in quantiles.items():
+        field_name, need = f"{prefix}_{name}_s", needed(p)
+        if n == 0:
+            figures.set(field_name, None, empty)
+        elif withhold and n < need:
+            largest = format_seconds(float(ordered[-1]) / 1e9)
+            figures.set(field_name, None, f"needs {format_count(need)} successes, has {n}; largest seen {largest}")
+        else:
+            found = percentile_of_sorted(ordered, p)
+            figures.set(field_name, None if found is None else found / 1e9)
+
+
+def _independent(due_ns: Int64s, took_ns: Int64s, window: Window, threshold_ns: float) -> float:
+    """How many independent samples the latencies are worth for the percentile that lies at `threshold_ns`.
+
+    Requests behind the same stall are slow together. The share of slow ones in each of 20 stretches of the window
+    varies more than a coin's would; by that factor (the design effect of cluster sampling, at least 1) there are
+    fewer samples than requests."""
+    n = len(took_ns)
+    if n < SEGMENTS:
+        return float(n)
+    part = ((due_ns - window.measured_from_ns) * (SEGMENTS / (window.end_ns - window.measured_from_ns))).astype(
+        np.int64
+    )
+    count = np.bincount(part, minlength=SEGMENTS)[:SEGMENTS].astype(np.float64)
+    slow = np.bincount(part, weights=took_ns > threshold_ns, minlength=SEGMENTS)[:SEGMENTS]
+    share = float(slow.sum()) / n
+    by_chance = share * (1 - share) * n
+    if by_chance == 0:
+        return float(n)
+    observed = float(((slow - share * count) ** 2).sum()) * SEGMENTS / (SEGMENTS - 1)
+    return float(n / max(1.0, observed / by_chance))
+
+
+def _most_frequent(detail: pa.ChunkedArray | None, rows: Mask) -> str | None:
+    if detail is None or not rows.any():
+        return None
+    counted = pc.value_counts(detail.filter(pa.array(rows)).drop_null())
+    if not len(counted):
+        return None
+    top = max(counted.to_pylist(), key=lambda item: item["counts"])
+    text = " ".join(str(top["values"]).split())
+    return text if len(text) <= DETAIL_LENGTH else f"{text[: DETAIL_LENGTH - 1]}…"
+
+
+def _overlap_s(start_ns: Int64s, end_ns: Int64s, rows: Mask, window: Window) -> float:
+    begin = np.maximum(start_ns[rows], window.measured_from_ns)
+    end = np.minimum(end_ns[rows], window.end_ns)
+    return float(np.maximum(end - begin, 0).sum()) / 1e9
+
+
+def _inside(t_ns: Int64s, window: Window) -> Mask:
+    return (t_ns >= window.measured_from_ns) & (t_ns < window.end_ns)

@@ -1,0 +1,219 @@
+"""What makes a summary doubtful, in one sentence each, with what to do about it.
+
+A problem never removes a figure: it stands beside it. `forbids_verdict` marks those under which a comparison would
+compare something else than its two sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lab.measure.percentile import needed
+from lab.measure.words import (
+    format_count,
+    format_fraction,
+    format_rate,
+    format_seconds,
+    join,
+    plural,
+)
+
+if TYPE_CHECKING:
+    from lab.measure.figures import Failures
+    from lab.measure.steady import Steadiness
+    from lab.measure.summary import Summary
+
+LAG_S = 0.010
+LAG_FRACTION = 0.05
+ACHIEVED = 0.99
+CACHE_WARM = 0.01
+FAILURE_KINDS = ("refused", "timeout", "cancelled", "truncated", "error")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """`code` is stable and for programs; `text` and `remedy` are for people."""
+
+    code: str
+    text: str
+    remedy: str
+    forbids_verdict: bool
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the problems need beyond the summary's own fields. `recorded` counts all rows, `due` and `sent` the
+    requests that were due and were sent in the window, `failures` those that failed in it; `expected_success` is the
+    fewest and the most that the server can have counted, `p` the percentile that the objective is about."""
+
+    live: bool
+    recorded: int
+    due: int
+    sent: int
+    failures: Failures
+    steadiness: Steadiness | None
+    expected_success: tuple[int, int] | None
+    resets: int
+    closed_loop: bool
+    p: float
+
+
+def lag_limit_s(latency_p50_s: float | None) -> float:
+    """The largest send lag (p99) that is not the client's fault: 10 ms, or 5 % of the median latency if more."""
+    return max(LAG_S, LAG_FRACTION * (latency_p50_s or 0.0))
+
+
+def problems(summary: Summary, facts: Facts) -> tuple[Problem, ...]:
+    """The worst first: those that forbid a verdict, then the others, each kind at most once."""
+    return tuple(sorted(_all(summary, facts), key=lambda problem: not problem.forbids_verdict))
+
+
+def _all(s: Summary, facts: Facts) -> Iterator[Problem]:
+    if s.ok == 0 and not (facts.live and s.sent == 0):
+        yield _no_success(s, facts)
+    elif s.latency_n < needed(facts.p):
+        yield _too_few(s, facts)
+    if not facts.live and (s.cancelled or (s.planned or 0) > facts.recorded):
+        yield Problem(
+            "cut_short",
+            f"The run ended early: {plural(s.cancelled, 'request')} given up, "
+            f"{format_count(max((s.planned or 0) - facts.recorded, 0))} never begun.",
+            "Run it again to the end before comparing.",
+            True,
+        )
+    yield from _client_limited(s, facts)
+    if s.dropped:
+        yield Problem(
+            "dropped",
+            f"{plural(s.dropped, 'planned request')} {'was' if s.dropped == 1 else 'were'} never sent.",
+            "Lower the rate, or raise max_in_flight or the number of load workers.",
+            False,
+        )
+    if s.ok and any(facts.failures.by_kind.values()):
+        yield _failures(s, facts)
+    if facts.steadiness is not None and not facts.steadiness.steady:
+        yield _unsteady(facts.steadiness)
+    if s.cache_hit_fraction is not None and s.cache_hit_fraction >= CACHE_WARM:
+        yield Problem(
+            "cache_warm",
+            f"{format_fraction(s.cache_hit_fraction)} of the answers came from the response cache: "
+            "part of this measures the cache, not the model.",
+            "Switch the response cache off, or send inputs that were not sent before.",
+            True,
+        )
+    if facts.resets:
+        yield Problem(
+            "counters_reset",
+            f"The model was reloaded {'once' if facts.resets == 1 else plural(facts.resets, 'time')} in the window: "
+            "queue, compute and batch figures miss what Triton counted just before.",
+            "For server figures of one setting, measure without a reload in between.",
+            False,
+        )
+    yield from _server_mismatch(s, facts)
+    if facts.closed_loop:
+        yield Problem(
+            "closed_loop",
+            "Closed loop: each user waits for an answer before asking again, so a slow server is asked less "
+            "and its latency looks better than independent users would find it.",
+            "Use Poisson arrivals to judge latency; read throughput here.",
+            False,
+        )
+
+
+def _no_success(s: Summary, facts: Facts) -> Problem:
+    if not facts.recorded:
+        return Problem("no_success", "No request finished.", "Check that the server answers at all.", True)
+    kinds = [f"{format_count(getattr(s, kind))} {kind}" for kind in FAILURE_KINDS if getattr(s, kind)]
+    text = f"No request succeeded: {join(kinds) if kinds else 'none was sent'}{_detail(facts)}."
+    return Problem("no_success", text, "Fix the failure first; there is nothing to measure.", True)
+
+
+def _too_few(s: Summary, facts: Facts) -> Problem:
+    need = needed(facts.p)
+    if s.latency_n and s.window_s:
+        remedy = f"For it, measure {format_seconds(s.window_s * need / s.latency_n)} or more at this rate."
+    else:
+        remedy = "Measure longer, or at a higher rate."
+    return Problem(
+        "too_few_samples",
+        f"{format_count(s.latency_n)} success{'' if s.latency_n == 1 else 'es'} in the window: "
+        f"too few for p{facts.p * 100:g}, which needs {format_count(need)}.",
+        remedy,
+        s.latency_n < needed(0.5),
+    )
+
+
+def _client_limited(s: Summary, facts: Facts) -> Iterator[Problem]:
+    remedy = "Lower the rate, or give the load generator more workers or its own cores."
+    # Two requests at the window's edges may fall on either side of it; that is no missing load.
+    missing = facts.due - facts.sent
+    if missing > max((1 - ACHIEVED) * facts.due, 2):
+        yield Problem(
+            "client_limited",
+            f"The load generator sent {format_rate(s.sent_rps)} of the {format_rate(s.offered_rps)} that were due: "
+            "this measures the client, not the server.",
+            remedy,
+            True,
+        )
+    elif s.send_lag_p99_s is not None and s.send_lag_p99_s > lag_limit_s(s.latency_p50_s):
+        median_too = (s.send_lag_p50_s or 0.0) > lag_limit_s(s.latency_p50_s)
+        yield Problem(
+            "client_limited",
+            f"The load generator sent late (median {format_seconds(s.send_lag_p50_s)}, "
+            f"p99 {format_seconds(s.send_lag_p99_s)}): that wait is the client's own and is part of the latency.",
+            remedy,
+            median_too,
+        )
+
+
+def _failures(s: Summary, facts: Facts) -> Problem:
+    kinds = [f"{format_count(count)} {kind}" for kind, count in facts.failures.by_kind.items() if count]
+    return Problem(
+        "failures",
+        f"{format_fraction(s.error_fraction)} of the requests failed ({join(kinds)}{_detail(facts)}). "
+        "Latency is that of the successes alone.",
+        "Read goodput, which counts a failure as not served.",
+        False,
+    )
+
+
+def _unsteady(found: Steadiness) -> Problem:
+    first, last = found.latency_mean_s[0], found.latency_mean_s[-1]
+    if found.backlog_grows:
+        return Problem(
+            "unsteady",
+            f"The backlog grew: mean latency went from {format_seconds(first)} in the first third to "
+            f"{format_seconds(last)} in the last. More arrives than is served: latency depends on how long you look.",
+            "Read throughput and goodput here; for latency, offer less.",
+            False,
+        )
+    rates, means = found.throughput_rps, found.latency_mean_s
+    return Problem(
+        "unsteady",
+        f"Not steady: over the thirds of the window throughput ran from {format_rate(min(rates))} to "
+        f"{format_rate(max(rates))}, mean latency from {format_seconds(min(means))} to {format_seconds(max(means))}.",
+        "Warm up longer, measure longer, and look for other work on this machine.",
+        False,
+    )
+
+
+def _server_mismatch(s: Summary, facts: Facts) -> Iterator[Problem]:
+    if facts.expected_success is None or s.server_success_delta is None or facts.resets:
+        return
+    low, high = facts.expected_success
+    counted = s.server_success_delta
+    if low <= counted <= high:
+        return
+    if counted > high:
+        text = f"Triton answered {format_count(counted)} requests, the client sent at most {format_count(high)}."
+        remedy = "Somebody else uses this model: measure on a server of your own."
+    else:
+        text = f"Triton counted {format_count(counted)} successes, the client at least {format_count(low)}."
+        remedy = "Read the server's figures with care: they miss requests, or belong to another model."
+    yield Problem("server_count_mismatch", text, remedy, False)
+
+
+def _detail(facts: Facts) -> str:
+    return f"; most often: {facts.failures.detail}" if facts.failures.detail else ""

@@ -1,0 +1,204 @@
+"""Records of one measured block → one flat summary: what the field calls each figure, and what makes it doubtful.
+
+`summarize` is the only place where figures come from: the live page, the report, `--json` and the benchmarks call it
+on the same records. Latency counts from the *scheduled* arrival of requests due in the window, however late their
+answers came; throughput counts answers that ended in the window. A failed request is counted by kind and enters
+neither. What was not measured, or is not worth showing, is None, and `notes` says why.
+
+Reads no clock and no file: `now_ns` comes from the caller.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from lab.measure.figures import Figures, latency, little, load, outcomes, server_figures
+from lab.measure.problems import Facts, Problem, problems
+from lab.measure.records import OK, REFUSED, Requests, Window
+from lab.measure.resources import resources
+from lab.measure.server import ServerDelta
+from lab.measure.steady import steadiness
+from lab.spec import Slo
+
+DEFAULT_PERCENTILE = 0.99
+SCRAPE_NS = 50_000_000
+"""How far a scrape's stamp may be from the moment that Triton read its counters."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One name = one column = one metric. Counts cover the whole block, warm-up included, so that they add up:
+    planned = sent + dropped, sent = ok + refused + timeout + cancelled + truncated + error. All else covers the window.
+
+    offered_rps              arrivals due in the window ÷ its length (live: up to the last arrival that was answered,
+                             since an unanswered request has no record yet)
+    throughput_rps           successes that ended in the window ÷ its length
+    goodput_rps              the same for successes within the objective's latency
+    slo_attainment_fraction  of the requests due in the window, the share that succeeded within the objective's latency
+    latency_*                from the scheduled arrival; _low_s and _high_s bound the percentile with 95 % confidence
+    service_*                from the actual send; send_lag_* is the difference, the client's own wait
+    in_flight_mean           requests sent and not answered, averaged over the window
+    little_ratio             mean number of later successes in the system ÷ (throughput × mean latency): 1 in a steady
+                             state (Little's law)
+    queue_*, compute_*       Triton's own counters, seconds a request
+    """
+
+    window_s: float | None
+    planned: int | None
+    sent: int
+    ok: int
+    refused: int
+    timeout: int
+    cancelled: int
+    truncated: int
+    error: int
+    dropped: int | None
+    error_fraction: float | None
+    offered_rps: float | None
+    sent_rps: float | None
+    throughput_rps: float | None
+    goodput_rps: float | None
+    slo_attainment_fraction: float | None
+    latency_n: int
+    latency_mean_s: float | None
+    latency_p50_s: float | None
+    latency_p90_s: float | None
+    latency_p95_s: float | None
+    latency_p99_s: float | None
+    latency_p999_s: float | None
+    latency_max_s: float | None
+    latency_p50_low_s: float | None
+    latency_p50_high_s: float | None
+    latency_p95_low_s: float | None
+    latency_p95_high_s: float | None
+    latency_p99_low_s: float | None
+    latency_p99_high_s: float | None
+    service_mean_s: float | None
+    service_p50_s: float | None
+    service_p95_s: float | None
+    service_p99_s: float | None
+    service_max_s: float | None
+    send_lag_mean_s: float | None
+    send_lag_p50_s: float | None
+    send_lag_p99_s: float | None
+    send_lag_max_s: float | None
+    in_flight_mean: float | None
+    little_ratio: float | None
+    steady: bool | None
+    queue_mean_s: float | None
+    compute_mean_s: float | None
+    compute_infer_mean_s: float | None
+    server_mean_s: float | None
+    batch_mean: float | None
+    executions: int | None
+    server_success_delta: int | None
+    cache_hit_fraction: float | None
+    memory_base_bytes: float | None
+    memory_peak_bytes: float | None
+    cpu_mean_fraction: float | None
+    gpu_memory_peak_bytes: float | None
+    gpu_utilization_mean_fraction: float | None
+    gpu_power_mean_w: float | None
+    batch_sizes: dict[int, int] = field(default_factory=dict)
+    item_compute_s: dict[int, float] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values that JSON knows; `from_dict` gives the same summary back."""
+        return dataclasses.asdict(self) | {
+            "batch_sizes": {str(size): count for size, count in self.batch_sizes.items()},
+            "item_compute_s": {str(size): seconds for size, seconds in self.item_compute_s.items()},
+            "problems": [dataclasses.asdict(problem) for problem in self.problems],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Summary:
+        return cls(
+            **dict(data)
+            | {
+                "batch_sizes": {int(size): count for size, count in data["batch_sizes"].items()},
+                "item_compute_s": {int(size): seconds for size, seconds in data["item_compute_s"].items()},
+                "problems": tuple(Problem(**problem) for problem in data["problems"]),
+            }
+        )
+
+
+def summarize(
+    requests: Requests,
+    *,
+    window: Window,
+    planned: int | None,
+    slo: Slo | None,
+    server: ServerDelta | None = None,
+    telemetry: pa.Table | None = None,
+    model: str | None = None,
+    closed_loop: bool = False,
+    now_ns: int | None = None,
+) -> Summary:
+    """The summary of one block.
+
+    `planned`: arrivals in the block's whole schedule; None in a closed loop or when not known. `window.end_ns` must be
+    when the load really ended: a window that outlasts the load lowers every rate. `now_ns` makes it a live summary:
+    the window is cut there and only requests that ended by then count. `model` picks telemetry of "model:<name>".
+    """
+    live = now_ns is not None
+    if now_ns is not None:
+        window = Window(window.start_ns, window.measured_from_ns, min(window.end_ns, now_ns))
+        requests = _ended_by(requests, now_ns)
+    figures = Figures()
+    failures = outcomes(figures, requests, window, planned=planned, live=live)
+    load_counts = load(figures, requests, window, slo=slo, live=live)
+    latency(figures, requests, window)
+    little(figures, requests, window)
+    server_figures(figures, server)
+    resources(figures, telemetry, model, window)
+    steady = steadiness(requests, window) if window.seconds > 0 else None
+    figures.set("steady", None if steady is None else steady.steady, "fewer than 30 successes in the window")
+    summary = Summary(**figures.values, notes=figures.notes)
+    found = problems(
+        summary,
+        Facts(
+            live=live,
+            recorded=len(requests),
+            due=load_counts.due,
+            sent=load_counts.sent,
+            failures=failures,
+            steadiness=steady,
+            expected_success=None if server is None or live else _countable(requests, server),
+            resets=0 if server is None else server.resets,
+            closed_loop=closed_loop,
+            p=DEFAULT_PERCENTILE if slo is None else slo.percentile,
+        ),
+    )
+    return dataclasses.replace(summary, problems=found)
+
+
+def _ended_by(requests: Requests, now_ns: int) -> Requests:
+    ended = requests.done_ns <= now_ns
+    if ended.all():
+        return requests
+    return Requests(
+        due_ns=requests.due_ns[ended],
+        sent_ns=requests.sent_ns[ended],
+        done_ns=requests.done_ns[ended],
+        outcome=requests.outcome[ended],
+        detail=None if requests.detail is None else requests.detail.filter(pa.array(ended)),
+    )
+
+
+def _countable(requests: Requests, server: ServerDelta) -> tuple[int, int]:
+    """(fewest, most) successes that the server can have counted between its two scrapes, from the client's records.
+
+    A request sent and answered between them is counted for certain; one that was under way at either scrape may be,
+    and so may one that the client gave up on. The scrapes' own stamps may be off by as much as a scrape takes."""
+    sent, done, succeeded = requests.sent_ns, requests.done_ns, requests.outcome == OK
+    surely = succeeded & (sent >= server.from_ns + SCRAPE_NS) & (done <= server.to_ns - SCRAPE_NS)
+    served = ~succeeded & (requests.outcome != REFUSED)  # given up by the client, yet perhaps served
+    perhaps = (sent >= 0) & (sent <= server.to_ns + SCRAPE_NS) & (served | (done >= server.from_ns - SCRAPE_NS))
+    return int(surely.sum()), int((perhaps & (requests.outcome != REFUSED)).sum())

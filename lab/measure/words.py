@@ -1,0 +1,184 @@
+"""Numbers and levels as people read them: "1,900 req/s", "5.1 ms", "2.6×", "batching on, 0.5 ms delay".
+
+One place for the words, so that a card, a chart's alt text, a table and a verdict never show one figure in two ways.
+None is "n/a": the reason stands in the summary's notes. Knows nothing of charts, pages or files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+NOT_MEASURED = "n/a"
+
+METRICS = {
+    "goodput_rps": "goodput",
+    "throughput_rps": "throughput",
+    "offered_rps": "offered load",
+    "slo_attainment_fraction": "share served in time",
+    "error_fraction": "share that failed",
+    "latency_mean_s": "mean latency",
+    "latency_max_s": "largest latency",
+    "latency_p999_s": "p99.9",
+    "memory_peak_bytes": "peak memory",
+    "gpu_memory_peak_bytes": "peak GPU memory",
+    "queue_mean_s": "mean queue time",
+    "compute_mean_s": "mean compute time",
+    "batch_mean": "mean batch",
+}
+
+
+def format_seconds(seconds: float | None) -> str:
+    """ "85 µs", "0.85 ms", "5.1 ms", "123 ms", "1.90 s", "12.3 s"."""
+    if seconds is None:
+        return NOT_MEASURED
+    size = abs(seconds)
+    if size >= 0.9995:
+        return _signed(
+            seconds, f"{size:.2f} s" if size < 9.995 else f"{size:.1f} s" if size < 99.95 else f"{size:,.0f} s"
+        )
+    ms = size * 1e3
+    if size == 0:
+        return "0 ms"
+    if ms >= 0.9995:
+        return _signed(seconds, f"{ms:.1f} ms" if ms < 99.95 else f"{ms:.0f} ms")
+    return _signed(
+        seconds, f"{ms:.2f} ms" if ms >= 0.0995 else f"{ms * 1e3:.0f} µs" if ms >= 0.00095 else f"{ms * 1e6:.0f} ns"
+    )
+
+
+def format_rate(per_second: float | None) -> str:
+    """ "1,900 req/s", "45.2 req/s", "0.50 req/s"."""
+    return NOT_MEASURED if per_second is None else f"{_number(per_second)} req/s"
+
+
+def format_bytes(size_bytes: float | None) -> str:
+    """ "512 B", "40 KiB", "195 MiB", "12.3 MiB", "1.5 GiB"."""
+    if size_bytes is None:
+        return NOT_MEASURED
+    size = abs(size_bytes)
+    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+        value = size / 1024**power
+        if value >= 1 or (power < 3 and value >= 0.9995):
+            return _signed(size_bytes, f"{value:.1f} {unit}" if value < 99.95 else f"{value:,.0f} {unit}")
+    return _signed(size_bytes, f"{size:.0f} B")
+
+
+def format_ratio(ratio: float | None) -> str:
+    """ "1.03×", "2.6×", "12×": two decimals where they decide, none where they don't matter."""
+    if ratio is None:
+        return NOT_MEASURED
+    return f"{ratio:.2f}×" if ratio < 1.995 else f"{ratio:.1f}×" if ratio < 9.95 else f"{ratio:,.0f}×"
+
+
+def format_fraction(fraction: float | None) -> str:
+    """ "4.76 %", "80 %", "99.2 %"; neither "0 %" nor "100 %" unless it is just that."""
+    if fraction is None:
+        return NOT_MEASURED
+    percent = abs(fraction) * 100
+    if 0 < percent < 0.01:
+        return "under 0.01 %"
+    if 99.99 < percent < 100:
+        return "over 99.99 %"
+    decimals = 2 if percent < 9.995 or 99 < percent < 100 else 1 if percent < 99.95 else 0
+    text = f"{percent:,.{decimals}f}"
+    return _signed(fraction, f"{text.rstrip('0').rstrip('.') if '.' in text else text} %")
+
+
+def format_count(count: float | None) -> str:
+    """ "1,050"."""
+    return NOT_MEASURED if count is None else f"{count:,.0f}"
+
+
+def format_metric(name: str, value: float | None) -> str:
+    """A summary's field by the unit at the end of its name."""
+    for ending, write in _BY_UNIT.items():
+        if name.endswith(ending):
+            return write(value)
+    return NOT_MEASURED if value is None else _number(value)
+
+
+def metric_label(name: str) -> str:
+    """ "p99", "goodput": a summary's field in words, without its unit."""
+    if name in METRICS:
+        return METRICS[name]
+    words = name
+    for unit in _BY_UNIT:
+        words = words.removesuffix(unit)
+    words = words.removeprefix("latency_")
+    return words.replace("_", " ")
+
+
+def level_label(path: str, level: Any, among: Iterable[Any] = ()) -> str:
+    """One level of the factor at `path`, a plain value: "batching off", "80 % of saturation", "150 req/s",
+    "2 instances". Levels of `among` that would read the same are told apart by naming all their fields."""
+    label = _level(path, level)
+    twins = [other for other in among if other != level and _level(path, other) == label]
+    return f"{label} ({_fields(level)})" if twins and isinstance(level, dict) else label
+
+
+def join(parts: Sequence[str]) -> str:
+    """ "a", "a and b", "a, b and c"."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}" if parts else ""
+
+
+def plural(count: int, noun: str) -> str:
+    """ "1 request", "1,050 requests"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+_BY_UNIT = {
+    "_rps": format_rate,
+    "_bytes": format_bytes,
+    "_fraction": format_fraction,
+    "_ratio": format_ratio,
+    "_s": format_seconds,
+}
+
+
+def _level(path: str, level: Any) -> str:
+    name = path.rsplit(".", 1)[-1]
+    if name == "batching":
+        if level is None:
+            return "batching off"
+        delay_us = level.get("max_queue_delay_us", 0)
+        return f"batching on, {f'{delay_us / 1000:g} ms' if delay_us else 'no'} delay"
+    if isinstance(level, dict):
+        kind = level.get("kind")
+        rest = _fields({k: v for k, v in level.items() if k != "kind"})
+        return f"{kind} {rest}" if kind else f"{name} {rest}"
+    if isinstance(level, bool) or level is None:
+        return f"{name} {'off' if not level else 'on'}"
+    if name == "saturation_fraction":
+        return f"{format_fraction(level)} of saturation"
+    if name == "rate_rps":
+        return format_rate(level)
+    if name == "concurrency":
+        return f"{level} in flight"
+    if name in ("instances", "workers"):
+        return plural(int(level), name.removesuffix("s"))
+    if name.endswith("_us"):
+        return f"{name.removesuffix('_us').replace('_', ' ')} {level / 1000:g} ms"
+    if name in ("precision", "device", "protocol", "family", "name"):
+        return str(level)
+    if isinstance(level, int | float):
+        return f"{metric_label(name)} {format_metric(name, level) if name.endswith(tuple(_BY_UNIT)) else f'{level:g}'}"
+    return f"{metric_label(name)} {level if isinstance(level, str) else json.dumps(level)}"
+
+
+def _fields(values: dict[str, Any]) -> str:
+    return ", ".join(
+        f"{name.replace('_', ' ')} {value if isinstance(value, int | float | str) else json.dumps(value)}"
+        for name, value in values.items()
+        if value not in (None, (), [])
+    )
+
+
+def _number(value: float) -> str:
+    size = abs(value)
+    return _signed(value, f"{size:.2f}" if 0 < size < 9.995 else f"{size:.1f}" if 0 < size < 99.95 else f"{size:,.0f}")
+
+
+def _signed(value: float, text: str) -> str:
+    return f"−{text}" if value < 0 else text
