@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from lab.errors import InputError, LabError
+from lab.errors import FolderError, InputError, LabError
 
 INTERRUPTED = 130
 
@@ -115,9 +115,19 @@ def doctor(options: argparse.Namespace) -> int:
 
 
 def fetch(options: argparse.Namespace) -> int:
-    from lab.serve.installation import fetch_all
+    from lab.serve import installation, weights
+    from lab.spec import FAMILIES, ModelSpec, nearest, parse
 
-    fetch_all(options.what, say)
+    allowed = ("triton", *FAMILIES)
+    for what in options.what:
+        if what not in allowed:
+            raise InputError(f"fetch {what!r}: there is no such thing{nearest(what, allowed)}")
+    for what in options.what or allowed:
+        if what == "triton":
+            installation.fetch()
+        else:
+            weights.prepare(parse(ModelSpec, {"name": what}))
+        say(f"{what} is here")
     return 0
 
 
@@ -172,8 +182,13 @@ def _run(chosen: Any, options: argparse.Namespace, *, quick: bool, url: str | No
     )
     say(f"run {folder.run_id}")
     failure: LabError | None = None
+
+    def report(line: str) -> None:
+        folder.log(line)
+        say(line)
+
     try:
-        runner.run(chosen, folder, stop=stop, report=lambda line: (folder.log(line), say(line))[1], url=url)
+        runner.run(chosen, folder, stop=stop, report=report, url=url)
     except LabError as error:
         failure = error
     document = results.document(folder)
@@ -191,7 +206,7 @@ def runs(options: argparse.Namespace) -> int:
 
     found = kept()
     if options.json:
-        _print_json({"runs": [{"run": r.run_id, "state": r.state, "experiment": r.experiment} for r in found]})
+        _print_json({"runs": [{"run": r.run_id, "state": r.state, "created_utc": r.created_utc} for r in found]})
     else:
         for info in found:
             print(f"{info.run_id}  {info.state}")
@@ -203,7 +218,10 @@ def show(options: argparse.Namespace) -> int:
     from lab.run.folder import RunFolder
     from lab.run.text import lines
 
-    document = results.document(RunFolder.open(options.run))
+    try:
+        document = results.document(RunFolder.open(options.run))
+    except FolderError as error:
+        raise InputError(str(error)) from None
     if options.json:
         _print_json(results.single(document) if document["experiment"] == "load" else document)
     else:

@@ -87,7 +87,7 @@ class Bench:
         times a second. RunError when the server or a load worker dies; what was measured until then is kept."""
         self.put(block.model)
         generator, folder = self._generator, self.folder
-        window = generator.begin(Job(index, self.server.url_for(block.workload.protocol), block.model, block.workload))
+        window = generator.begin(Job(index, _url(self.server, block.workload.protocol), block.model, block.workload))
         model, workload = block.model, block.workload
         progress = generator.poll()
         folder.event(
@@ -170,3 +170,7 @@ def _phase(now_ns: int, measured_from_ns: int, end_ns: int, cut_ns: int | None) 
     if cut_ns is not None or now_ns >= end_ns:
         return "draining"
     return "warm-up" if now_ns < measured_from_ns else "running"
+
+
+def _url(server: Server, protocol: str) -> str:
+    return server.http_url if protocol == "http" else f"grpc://{server.grpc_url}"

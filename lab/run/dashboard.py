@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lab.errors import LabError, RunError
 from lab.home import home
-from lab.serve.ports import free_port
+from lab.serve import ports
 from lab.serve.process import Process
 from lab.serve.triton import Server
 from lab.spec import ModelSpec
@@ -40,7 +40,9 @@ def run_dashboard(port: int, report: Report) -> int:
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
     start_s = time.perf_counter()
-    page_port = free_port(port, report)
+    (page_port,), taken = ports.pick([port], count=1)
+    for line in taken:
+        report(line)
     streamlit = _start_streamlit(page_port)
     server: Server | None = None
     try:

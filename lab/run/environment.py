@@ -18,15 +18,15 @@ from lab.watch.gpu import read_gpus
 PACKAGES = ("torch", "tritonclient", "grpcio", "numpy", "pyarrow", "streamlit", "transformers", "scikit-learn")
 
 
-def environment(triton_version: str | None) -> dict[str, Any]:
-    """Plain values for run.json. A field that could not be read is None; `gpus` is a list or the reason for none."""
+def environment() -> dict[str, Any]:
+    """Plain values for run.json. A field that could not be read is None; `gpus` holds what was found or the reason
+    for none. The server's version is an event: it is known once there is one."""
     return {
         "cpu": _cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": psutil.virtual_memory().total,
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "triton": triton_version,
         "packages": {name: _version(name) for name in PACKAGES},
         "gpus": _gpus(),
         "load_average_before": os.getloadavg()[0],

@@ -19,8 +19,9 @@ from lab.measure.records import SERVER, TELEMETRY, Requests, Window
 from lab.measure.series import SECOND_NS, RequestSeries, growth, last_reading
 from lab.measure.summary import Summary, summarize
 from lab.measure.words import level_label
-from lab.run.folder import RunFolder, Status
+from lab.run.folder import RunFolder
 from lab.run.results import between, delta
+from lab.run.status import Status
 from lab.spec import ClosedLoop, Experiment, Workload, parse
 
 RECENT_S = 60

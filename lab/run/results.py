@@ -37,7 +37,7 @@ class BlockResult:
 
 def document(folder: RunFolder) -> dict[str, Any]:
     """The run as `run --json` prints it: kept when the run has ended, computed from the records so far otherwise."""
-    kept = folder.summary()
+    kept = folder.summary
     status = folder.status()
     if kept is not None and not status.active:
         return {**kept, "state": status.state}
@@ -56,7 +56,10 @@ def compute(folder: RunFolder, *, state: str) -> dict[str, Any]:
         "experiment": experiment.id,
         "state": state,
         "quick": folder.document["quick"],
-        "environment": folder.document["environment"],
+        "environment": {
+            **folder.document["environment"],
+            "triton": next((e["triton"] for e in events if e["kind"] == "serving"), None),
+        },
         "cells": [
             {
                 "factors": cells[b.cell].factors,

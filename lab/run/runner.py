@@ -24,7 +24,6 @@ from lab.run.equality import compare_answers
 from lab.run.folder import RunFolder
 from lab.run.lock import MeasureLock
 from lab.run.plan import Block, cell_blocks, saturation_blocks, with_rate
-from lab.serve.triton import TRITON_VERSION
 from lab.spec import Experiment, plain
 
 SCHEMA_VERSION = "1"
@@ -63,7 +62,7 @@ def create(experiment: Experiment, run_id: str, *, quick: bool, settings: list[s
             "quick": quick,
             "settings": settings,
             "url": url,
-            "environment": environment(TRITON_VERSION if url is None else None),
+            "environment": environment(),
         },
     )
 
@@ -96,6 +95,8 @@ def _measure(experiment: Experiment, folder: RunFolder, stop: Stop, report: Repo
     total_s = sum(block.workload.duration_s for block in first_pass + second_pass)
     done_s = 0.0
     with serving(url, folder) as server:
+        version = server.client.get_server_metadata(client_timeout=5).version
+        folder.event("serving", triton=version, grpc_url=server.grpc_url, managed=server.managed is not None)
         workers = experiment.workload.workers
         with Bench(folder, server, workers=workers, cells=len(experiment.cells()), stopped=stop) as bench:
             for neighbour in experiment.neighbours:

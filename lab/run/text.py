@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.measure.words import format_bytes, format_rate, format_seconds, level_label
+from lab.measure.words import format_metric, level_label
 
-COLUMNS = (
-    ("offered", "offered_rps", format_rate),
-    ("throughput", "throughput_rps", format_rate),
-    ("goodput", "goodput_rps", format_rate),
-    ("p50", "latency_p50_s", format_seconds),
-    ("p95", "latency_p95_s", format_seconds),
-    ("p99", "latency_p99_s", format_seconds),
-    ("queue", "queue_mean_s", format_seconds),
-    ("compute", "compute_mean_s", format_seconds),
-    ("batch", "batch_mean", lambda value: f"{value:.1f}"),
-    ("errors", "error_fraction", lambda value: f"{value:.1%}"),
-    ("memory", "memory_peak_bytes", format_bytes),
-)
+COLUMNS = {
+    "offered": "offered_rps",
+    "throughput": "throughput_rps",
+    "goodput": "goodput_rps",
+    "p50": "latency_p50_s",
+    "p95": "latency_p95_s",
+    "p99": "latency_p99_s",
+    "queue": "queue_mean_s",
+    "compute": "compute_mean_s",
+    "batch": "batch_mean",
+    "errors": "error_fraction",
+    "memory": "memory_peak_bytes",
+}
 
 
 def lines(document: dict[str, Any]) -> list[str]:
@@ -29,7 +29,7 @@ def lines(document: dict[str, Any]) -> list[str]:
     if document["answers"]:
         out += ["", _answers(document["answers"])]
     if document["cells"]:
-        rows = [["cell", "repeat", *(title for title, _, _ in COLUMNS)]]
+        rows = [["cell", "repeat", *COLUMNS]]
         rows += [_row(cell) for cell in document["cells"]]
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         out += ["", *("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows)]
@@ -47,7 +47,7 @@ def _row(cell: dict[str, Any]) -> list[str]:
     label = ", ".join(level_label(path, level) for path, level in cell["factors"].items()) or "the model as it is"
     if cell["role"] == "saturation":
         label = f"saturation: {level_label(*list(cell['factors'].items())[-1])}" if cell["factors"] else "saturation"
-    figures = [show(summary[name]) if summary[name] is not None else "n/a" for _, name, show in COLUMNS]
+    figures = [format_metric(name, summary[name]) for name in COLUMNS.values()]
     return [label, str(cell["repeat"] + 1), *figures]
 
 
