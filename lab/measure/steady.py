@@ -2,7 +2,8 @@
 
 The rule of perf_analyzer: three stretches in a row agree within 10 % in throughput and in mean latency. A difference
 that chance alone explains does not count: 50 Poisson arrivals in a third vary by 14 % with nothing wrong, so a
-difference must also exceed three of its standard errors.
+difference must also exceed three of its standard errors. For latency chance excuses a factor of 1.5 at most: one long
+stall makes a third's mean uncertain, yet the block was not steady.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ THIRDS = 3
 PARTS = 5  # stretches of a third, whose spread tells how much its mean may move by chance
 TOLERANCE = 0.10
 ERRORS = 3.0
+LATENCY_CHANCE = 0.5
 FEWEST = 30
 """Fewer successes than this say nothing about steadiness."""
 
@@ -55,17 +57,18 @@ def steadiness(requests: Requests, window: Window) -> Steadiness | None:
     # Standard error of a third's mean from the spread of its parts about it (a ratio estimate, parts weighted by n).
     spread = total_s.reshape(THIRDS, PARTS) - mean_s[:, None] * count.reshape(THIRDS, PARTS)
     error_s = np.sqrt((spread**2).sum(axis=1) * PARTS / (PARTS - 1)) / by_third
-    steady = _agree(ended_by_third / third_s, np.sqrt(np.maximum(ended_by_third, 1)) / third_s) and _agree(
-        mean_s, error_s
-    )
-    return Steadiness(steady, tuple((ended_by_third / third_s).tolist()), tuple(mean_s.tolist()))
+    rate_rps, rate_error = ended_by_third / third_s, np.sqrt(np.maximum(ended_by_third, 1)) / third_s
+    steady = _agree(rate_rps, rate_error) and _agree(mean_s, error_s, LATENCY_CHANCE)
+    return Steadiness(steady, tuple(rate_rps.tolist()), tuple(mean_s.tolist()))
 
 
-def _agree(values: np.ndarray, errors: np.ndarray) -> bool:
+def _agree(values: np.ndarray, errors: np.ndarray, most: float = math.inf) -> bool:
+    """Whether largest and smallest differ by no more than 10 %, or than chance explains (at most the share `most`)."""
     low, high = int(values.argmin()), int(values.argmax())
     gap = float(values[high] - values[low])
     chance = ERRORS * math.hypot(float(errors[low]), float(errors[high]))
-    return gap <= max(TOLERANCE * float(values[low]), chance)
+    smallest = float(values[low])
+    return gap <= max(TOLERANCE * smallest, min(chance, most * smallest))
 
 
 def _part(t_ns: np.ndarray, window: Window, parts: int) -> np.ndarray:
