@@ -1,19 +1,20 @@
 """What NVIDIA's GPUs say of themselves, read through NVML: each field a value or the reason for none.
 
-    memory_bytes             in use; without what driver and firmware keep, where NVML tells them apart (v2)
+    memory_used_bytes        without what driver and firmware keep, where NVML tells them apart (v2)
     memory_reserved_bytes    kept by driver and firmware; None where only v1 answers, which counts it as in use
     memory_total_bytes
     utilization_fraction     share of NVML's last interval in which some kernel ran; not how much of the GPU was busy
     power_w, temperature_c, clock_hz (of the multiprocessors)
     process_memory_bytes:PID of each process that computes there
 
-Every GPU is its own subject, "gpu:0", "gpu:1", …; nothing is summed or averaged over them. Without a GPU the only
-subject is "gpu". Knows no model: the sampler tells which process serves which. Does not look into MIG partitions.
+Every GPU is its own subject, "gpu:0", "gpu:1", …; nothing is summed or averaged over them. Without a GPU there is one
+subject, "gpu:none", whose fields all carry the reason. Knows no model: the sampler tells which process serves which.
+Does not look into MIG partitions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -21,12 +22,14 @@ import pynvml
 
 from lab.watch.reading import Reading
 
+_MEMORY_FIELDS = ("memory_used_bytes", "memory_reserved_bytes", "memory_total_bytes")
 _PLAIN_FIELDS: tuple[tuple[str, Callable[[Any], float]], ...] = (
     ("utilization_fraction", lambda gpu: pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100),
     ("power_w", lambda gpu: pynvml.nvmlDeviceGetPowerUsage(gpu) / 1e3),
     ("temperature_c", lambda gpu: float(pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU))),
     ("clock_hz", lambda gpu: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM) * 1e6),
 )
+FIELDS = _MEMORY_FIELDS + tuple(name for name, _ in _PLAIN_FIELDS)
 
 _REASONS = {
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "no NVIDIA driver on this machine (libnvidia-ml.so.1 not found)",
@@ -39,16 +42,16 @@ _REASONS = {
 
 
 def read_gpus() -> list[Reading]:
-    """All fields of all GPUs now. Never raises an NVML error: one reading with the reason when there is no GPU."""
+    """All fields of all GPUs now. Never raises an NVML error."""
     unavailable = _unavailable()
     if unavailable is not None:
-        return [Reading("gpu", "memory_bytes", None, unavailable)]
+        return _nothing("gpu:none", unavailable)
     try:
         count = pynvml.nvmlDeviceGetCount()
     except pynvml.NVMLError as error:
-        return [Reading("gpu", "memory_bytes", None, _reason(error))]
+        return _nothing("gpu:none", _reason(error))
     if count == 0:
-        return [Reading("gpu", "memory_bytes", None, "the NVIDIA driver finds no GPU")]
+        return _nothing("gpu:none", "the NVIDIA driver finds no GPU")
     return [reading for index in range(count) for reading in _read_gpu(index)]
 
 
@@ -67,7 +70,7 @@ def _read_gpu(index: int) -> list[Reading]:
     try:
         gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
     except pynvml.NVMLError as error:
-        return [Reading(subject, "memory_bytes", None, _reason(error))]
+        return _nothing(subject, _reason(error))
     return [
         *_memory(subject, gpu),
         *(_field(subject, name, read, gpu) for name, read in _PLAIN_FIELDS),
@@ -92,12 +95,9 @@ def _memory(subject: str, gpu: Any) -> list[Reading]:
             reason = "this driver counts reserved memory as in use (NVML memory v1)"
             reserved = Reading(subject, "memory_reserved_bytes", None, reason)
     except pynvml.NVMLError as error:
-        return [
-            Reading(subject, name, None, _reason(error))
-            for name in ("memory_bytes", "memory_reserved_bytes", "memory_total_bytes")
-        ]
+        return _nothing(subject, _reason(error), _MEMORY_FIELDS)
     return [
-        Reading(subject, "memory_bytes", float(memory.used)),
+        Reading(subject, "memory_used_bytes", float(memory.used)),
         reserved,
         Reading(subject, "memory_total_bytes", float(memory.total)),
     ]
@@ -115,6 +115,10 @@ def _processes(subject: str, gpu: Any) -> list[Reading]:
         else Reading(subject, f"process_memory_bytes:{process.pid}", None, unknown)
         for process in processes
     ]
+
+
+def _nothing(subject: str, reason: str, fields: Sequence[str] = FIELDS) -> list[Reading]:
+    return [Reading(subject, field, None, reason) for field in fields]
 
 
 def _reason(error: pynvml.NVMLError) -> str:

@@ -5,7 +5,7 @@
     server         memory_bytes, cpu_fraction: Triton's own process, without the models
     <extra>        cpu_fraction of processes that the caller names, such as "client", the load workers
     host           memory_bytes, cpu_fraction (of all cores): the machine, whoever uses it
-    gpu:<index>    see lab/watch/gpu.py; "gpu" with the reason when there is none
+    gpu:<index>    see lab/watch/gpu.py; "gpu:none" with the reason when there is none
     sampler        cpu_fraction: what this watching itself costs
 
 A row is a value or the reason for none. Readings that are expensive are made less often, so that watching stays below

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.watch.gpu import read_gpus
+from lab.watch.gpu import FIELDS, read_gpus
 
 Environment = Callable[..., dict[str, str]]
 Readings = dict[tuple[str, str], float | str]
@@ -34,7 +34,7 @@ def test_two_gpus_keep_their_own_values(fake_nvml: Environment) -> None:
     found = read(fake_nvml(used="470800000,1592800000", reserved=300_000_000, util=37))
     for subject, used in (("gpu:0", 470_800_000), ("gpu:1", 1_592_800_000)):
         assert {field: value for (name, field), value in found.items() if name == subject} == {
-            "memory_bytes": used,
+            "memory_used_bytes": used,
             "memory_reserved_bytes": 300_000_000,
             "memory_total_bytes": 8_000_000_000,
             "utilization_fraction": 0.37,
@@ -42,13 +42,14 @@ def test_two_gpus_keep_their_own_values(fake_nvml: Environment) -> None:
             "temperature_c": 41,
             "clock_hz": 1.98e9,
         }
+    assert {field for _, field in found} == set(FIELDS)
     assert 1_031_800_000 not in found.values()  # the mean, which is true of neither
     assert {subject for subject, _ in found} == {"gpu:0", "gpu:1"}
 
 
 def test_an_old_driver_counts_reserved_memory_as_used_and_is_said_to(fake_nvml: Environment) -> None:
     found = read(fake_nvml(used="470800000", reserved=300_000_000, util=0, old_driver=True))
-    assert found["gpu:0", "memory_bytes"] == 770_800_000
+    assert found["gpu:0", "memory_used_bytes"] == 770_800_000
     assert found["gpu:0", "memory_reserved_bytes"] == "this driver counts reserved memory as in use (NVML memory v1)"
     assert found["gpu:0", "memory_total_bytes"] == 8_000_000_000
 
@@ -56,14 +57,14 @@ def test_an_old_driver_counts_reserved_memory_as_used_and_is_said_to(fake_nvml: 
 def test_utilization_that_is_not_supported_costs_no_other_field(fake_nvml: Environment) -> None:
     found = read(fake_nvml(used="470800000", util="none"))
     assert found["gpu:0", "utilization_fraction"] == "not supported by this GPU as it is set up (as under WSL or MIG)"
-    assert found["gpu:0", "memory_bytes"] == 470_800_000
+    assert found["gpu:0", "memory_used_bytes"] == 470_800_000
     assert found["gpu:0", "power_w"] == 71.5
 
 
 def test_an_idle_gpu_is_zero_and_not_a_reason(fake_nvml: Environment) -> None:
     found = read(fake_nvml(used="0", util=0))
     assert found["gpu:0", "utilization_fraction"] == 0
-    assert found["gpu:0", "memory_bytes"] == 0
+    assert found["gpu:0", "memory_used_bytes"] == 0
 
 
 def test_memory_of_single_processes_where_nvml_tells_it(fake_nvml: Environment) -> None:
@@ -78,8 +79,8 @@ def test_memory_of_single_processes_where_nvml_tells_it(fake_nvml: Environment) 
 
 def test_a_lost_gpu_is_named_and_the_other_still_read(fake_nvml: Environment) -> None:
     found = read(fake_nvml(used="5,6", util=1, lost=0))
-    assert found["gpu:0", "memory_bytes"] == "the GPU is lost (off the bus); see the kernel log"
-    assert found["gpu:1", "memory_bytes"] == 6
+    assert found["gpu:0", "memory_used_bytes"] == "the GPU is lost (off the bus); see the kernel log"
+    assert found["gpu:1", "memory_used_bytes"] == 6
 
 
 @pytest.mark.parametrize(
@@ -90,14 +91,17 @@ def test_a_lost_gpu_is_named_and_the_other_still_read(fake_nvml: Environment) ->
         ({"used": ""}, "the NVIDIA driver finds no GPU"),
     ],
 )
-def test_no_gpu_is_one_reading_with_the_reason(fake_nvml: Environment, script: dict[str, object], reason: str) -> None:
-    assert read(fake_nvml(**script)) == {("gpu", "memory_bytes"): reason}
+def test_without_a_gpu_every_field_carries_the_reason(
+    fake_nvml: Environment, script: dict[str, object], reason: str
+) -> None:
+    assert read(fake_nvml(**script)) == {("gpu:none", field): reason for field in FIELDS}
 
 
 def test_no_library_at_all_is_a_reason(tmp_path: Path) -> None:
     (tmp_path / "libnvidia-ml.so.1").write_text("not a library")  # shadows a real one, where there is one
     found = read({**os.environ, "LD_LIBRARY_PATH": str(tmp_path)})
-    assert found == {("gpu", "memory_bytes"): "no NVIDIA driver on this machine (libnvidia-ml.so.1 not found)"}
+    reason = "no NVIDIA driver on this machine (libnvidia-ml.so.1 not found)"
+    assert found == {("gpu:none", field): reason for field in FIELDS}
 
 
 @pytest.mark.gpu

@@ -207,8 +207,8 @@ def test_gpu_memory_is_put_down_to_the_model_and_the_gpu(fake_nvml: Callable[...
         rows = json.loads(watching.stdout.readline())
         watching.communicate("stop\n")
     found = {(row["subject"], row["field"]): row["value"] for row in rows}
-    assert found["gpu:0", "memory_bytes"] == 470_800_000
-    assert found["gpu:1", "memory_bytes"] == 1_592_800_000
+    assert found["gpu:0", "memory_used_bytes"] == 470_800_000
+    assert found["gpu:1", "memory_used_bytes"] == 1_592_800_000
     assert found["gpu:0", "utilization_fraction"] is None
     assert found["model:digits", "gpu_memory_bytes:0"] == 100_000_000
     assert found["model:digits", "gpu_memory_bytes:1"] == 8_000_000  # two instances of one model
