@@ -64,7 +64,6 @@ def fetch(package: Package, destination: Path, progress: Progress | None = None)
         return destination
     report = progress or _bar
     downloads = home() / "downloads"
-    downloads.mkdir(exist_ok=True)
     with locked(downloads / f"{package.name}.lock"):
         if is_fetched(package, destination):  # by whoever held the lock
             return destination
@@ -79,6 +78,7 @@ def fetch(package: Package, destination: Path, progress: Progress | None = None)
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Held by one process at a time; given up by the kernel when the holder dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

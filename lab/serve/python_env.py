@@ -31,7 +31,8 @@ NUMPY = {
 
 
 def folder() -> Path:
-    return home.home() / "triton" / f"python-{sys.version_info.major}.{sys.version_info.minor}"
+    # Resolved, because the environment writes its own place down and LAB_HOME may be reached through a link.
+    return (home.home() / "triton" / f"python-{sys.version_info.major}.{sys.version_info.minor}").resolve()
 
 
 def is_ready() -> bool:
@@ -43,6 +44,8 @@ def prepare(progress: home.Progress | None = None) -> Path:
     home.fetch(NUMPY[sys.version_info[:2]], _numpy(), progress)
     if not is_ready():
         with home.locked(home.home() / "downloads" / "python.lock"):
+            if is_ready():  # made by whoever held the lock
+                return _python().parent
             shutil.rmtree(folder(), ignore_errors=True)
             venv.EnvBuilder(symlinks=True, with_pip=False).create(folder())
             new = _path_file().with_suffix(f".{os.getpid()}")
@@ -67,4 +70,4 @@ def _path_file() -> Path:
 def _paths() -> str:
     """Lines of a .pth file: they are appended to sys.path in this order, so numpy 1.26 is found before the lab's."""
     own = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
-    return "".join(f"{path}\n" for path in [str(_numpy()), *own])
+    return "".join(f"{path}\n" for path in [str(_numpy().resolve()), *own])

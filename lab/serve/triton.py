@@ -16,13 +16,14 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from lab.errors import InputError, LabError, ModelError, ServerError
+from lab.errors import InputError, ModelError, ServerError
 from lab.home import home
 from lab.serve import health, installation, launch, ports, record, repository, weights
 from lab.serve.health import ModelState
@@ -171,8 +172,9 @@ class Server:
         for name in sorted(entries):
             processes, instances = None, 0
             if living is not None and entries[name].get("state") == "READY":
-                processes = living.get(name, 0)
-                instances = sum(group["count"] for group in self.config(name).get("instance_group", []))
+                with suppress(ModelError):  # unloaded since the index was read
+                    instances = sum(group["count"] for group in self.config(name).get("instance_group", []))
+                    processes = living.get(name, 0)
             states.append(health.judge(entries[name], processes, instances, log))
         return states
 
@@ -252,44 +254,42 @@ class Server:
         record.write(self.managed)
 
 
-def serve_forever(models: Sequence[ModelSpec] = ()) -> int:
-    """`python -m lab serve`: a managed server in the foreground until SIGINT or SIGTERM; the exit status.
+def serve_forever(models: Sequence[ModelSpec] = ()) -> None:
+    """`python -m lab serve`: a managed server in the foreground until SIGINT or SIGTERM.
 
-    A model that does not load is named and the others are served. ServerError when a managed server runs already.
+    A model that does not load is named and the others are served. ServerError when a managed server runs already, or
+    when this one dies.
     """
     if (other := Server.attach()) is not None:
         raise ServerError(
             f"the lab's Triton runs already (pid {other.pid}, gRPC {other.grpc_url}); stop that one first"
         )
     asked_to_stop = threading.Event()
-    before = {
-        number: signal.signal(number, lambda *_: asked_to_stop.set()) for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda *_: asked_to_stop.set()) for number in signals]
     try:
         server = Server.start(repository=home() / "repository", log=home() / "triton.log", wanted_ports=DEFAULT_PORTS)
-        with server:
-            print(
-                f"Triton (pid {server.pid}): gRPC {server.grpc_url}, {server.http_url}, {server.metrics_url}",
-                flush=True,
-            )
-            for spec in models:
-                if asked_to_stop.is_set():
-                    break
-                try:
-                    print(f"{spec.name} is ready after {server.load(spec):.1f} s", flush=True)
-                except ModelError as error:
-                    print(error, file=sys.stderr, flush=True)
-            while not asked_to_stop.wait(0.5):
-                if died := server.died():
-                    print(died, file=sys.stderr, flush=True)
-                    return 1
+        print(f"Triton (pid {server.pid}): gRPC {server.grpc_url}, {server.http_url}, {server.metrics_url}", flush=True)
+        try:
+            _serve(server, models, asked_to_stop)
+        finally:
             print(f"Triton {server.stop()}", flush=True)
-    except LabError:
-        raise
     finally:
-        for number, handler in before.items():
+        for number, handler in zip(signals, before, strict=True):
             signal.signal(number, handler)
-    return 0
+
+
+def _serve(server: Server, models: Sequence[ModelSpec], asked_to_stop: threading.Event) -> None:
+    for spec in models:
+        if asked_to_stop.is_set():
+            return
+        try:
+            print(f"{spec.name} is ready after {server.load(spec):.1f} s", flush=True)
+        except ModelError as error:
+            print(error, file=sys.stderr, flush=True)
+    while not asked_to_stop.wait(0.5):
+        if died := server.died():
+            raise ServerError(died)
 
 
 def _said(error: InferenceServerException) -> str:

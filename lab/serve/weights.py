@@ -48,7 +48,6 @@ def prepare(spec: ModelSpec, progress: home.Progress | None = None) -> None:
     if is_ready(spec):
         return
     models = home.home() / "models"
-    models.mkdir(exist_ok=True)
     if spec.family == "embedder":
         home.fetch(EMBEDDER, models / "embedder", progress)
     elif spec.family == "digits":

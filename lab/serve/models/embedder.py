@@ -1,19 +1,75 @@
 """Served model `embedder`: a text → 384 floats of length one, by all-MiniLM-L6-v2 (mean of the token vectors, scaled).
 
 Texts of unlike length share a batch: shorter ones are padded, and the attention mask keeps padding out of the result,
-so an answer does not depend on its company. A text has at most 256 tokens, as its authors trained it; the rest of a
-longer one is dropped.
+so an answer does not depend on its company. A text has at most 256 tokens, as its authors set it; the rest of a longer
+one is dropped.
+
+The network is written out rather than taken from transformers, whose import alone takes longer than a toggle may
+(3 to 5 s); tests compare the two. One thread, for the reason that digits.py gives.
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import torch
 import triton_python_backend_utils as pb_utils
-from transformers import AutoModel, AutoTokenizer
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from torch.nn import functional
 
 MAX_TOKENS = 256
+
+
+class Bert:
+    """A BERT encoder from a Hugging Face folder (config.json, model.safetensors), in `dtype` on `device`."""
+
+    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        self.heads = config["num_attention_heads"]
+        self.epsilon = config["layer_norm_eps"]
+        stored = load_file(folder / "model.safetensors")
+        self.weights = {name: value.to(device, dtype) for name, value in stored.items() if value.is_floating_point()}
+        self.layers = [self._layer(f"encoder.layer.{i}") for i in range(config["num_hidden_layers"])]
+        # Every text is one segment, so its token type vector is part of the position's.
+        self.words = self.weights["embeddings.word_embeddings.weight"]
+        self.positions = (
+            self.weights["embeddings.position_embeddings.weight"]
+            + self.weights["embeddings.token_type_embeddings.weight"][0]
+        )
+
+    def __call__(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """ids [b, t] int64, mask [b, t] bool, False where padded → [b, t, hidden]."""
+        batch, length = ids.shape
+        visible = mask[:, None, None, :]
+        x = self._norm("embeddings.LayerNorm", functional.embedding(ids, self.words) + self.positions[:length])
+        for layer, (qkv_weight, qkv_bias) in self.layers:
+            q, k, v = (  # each [b, heads, t, hidden / heads]
+                functional.linear(x, qkv_weight, qkv_bias).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+            )
+            attended = functional.scaled_dot_product_attention(q, k, v, attn_mask=visible)
+            attended = attended.transpose(1, 2).reshape(batch, length, -1)
+            x = self._norm(
+                f"{layer}.attention.output.LayerNorm", x + self._linear(f"{layer}.attention.output", attended)
+            )
+            inner = functional.gelu(self._linear(f"{layer}.intermediate", x))
+            x = self._norm(f"{layer}.output.LayerNorm", x + self._linear(f"{layer}.output", inner))
+        return x
+
+    def _layer(self, name: str) -> tuple[str, tuple[torch.Tensor, torch.Tensor]]:
+        """A layer's name, and its query, key and value projections as one matrix [3 · hidden, hidden] and bias."""
+        parts = [f"{name}.attention.self.{part}" for part in ("query", "key", "value")]
+        weight = torch.cat([self.weights.pop(f"{part}.weight") for part in parts])
+        bias = torch.cat([self.weights.pop(f"{part}.bias") for part in parts])
+        return name, (weight, bias)
+
+    def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        return functional.linear(x, self.weights[f"{name}.dense.weight"], self.weights[f"{name}.dense.bias"])
+
+    def _norm(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
+        return functional.layer_norm(x, (x.shape[-1],), weight, bias, self.epsilon)
 
 
 class TritonPythonModel:
@@ -22,22 +78,25 @@ class TritonPythonModel:
         dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[parameters["precision"]["string_value"]]
         gpu = args["model_instance_kind"] == "GPU"
         self.device = torch.device("cuda", int(args["model_instance_device_id"])) if gpu else torch.device("cpu")
+        torch.set_num_threads(1)
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
         weights = Path(__file__).parent / "weights"
-        self.tokenizer = AutoTokenizer.from_pretrained(weights, local_files_only=True)
-        network = AutoModel.from_pretrained(weights, local_files_only=True, use_safetensors=True, dtype=dtype)
-        self.network = network.to(self.device).eval()
+        self.tokenizer = Tokenizer.from_file(str(weights / "tokenizer.json"))
+        self.tokenizer.enable_truncation(MAX_TOKENS)
+        self.tokenizer.enable_padding()  # to the longest text of a batch
+        self.network = Bert(weights, dtype, self.device)
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """TEXT bytes [b, 1], UTF-8 → EMBEDDING float32 [b, 384]; one pass for all requests."""
         asked = [pb_utils.get_input_tensor_by_name(request, "TEXT").as_numpy()[:, 0] for request in requests]
         texts = [text.decode(errors="replace") for rows in asked for text in rows]
-        tokens = self.tokenizer(texts, padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt")
-        tokens = tokens.to(self.device)
+        tokens = self.tokenizer.encode_batch(texts)
+        ids = torch.tensor([text.ids for text in tokens]).to(self.device)
+        mask = torch.tensor([text.attention_mask for text in tokens]).to(self.device).bool()
         with torch.inference_mode():
-            hidden = self.network(**tokens).last_hidden_state.float()  # [b, tokens, 384]
-            mask = tokens["attention_mask"].unsqueeze(-1).float()
-            mean = (hidden * mask).sum(1) / mask.sum(1)
-            vectors = torch.nn.functional.normalize(mean).cpu()
+            hidden = self.network(ids, mask).float() * mask.unsqueeze(-1)
+            mean = hidden.sum(1) / mask.sum(1, keepdim=True)
+            vectors = functional.normalize(mean).cpu()
         return [
             pb_utils.InferenceResponse([pb_utils.Tensor("EMBEDDING", part.numpy())])
             for part in torch.split(vectors, [len(rows) for rows in asked])

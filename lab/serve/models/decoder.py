@@ -1,0 +1,226 @@
+"""A Llama, written to be read: token ids in, logits out, keys and values kept in a preallocated cache.
+
+One layer is attention and an MLP, each on a normed copy of the stream x and added back to it. What differs between
+reading a prompt (prefill: many tokens of a sequence at once, limited by arithmetic) and writing an answer (decode:
+one token of every sequence, limited by reading the weights) is only how attention looks back, so both share `_run`.
+
+Sequences of unlike length need no padding: all tokens lie in one flat row, and each knows its position and its slot.
+The cache belongs to the caller; without one a prefill over the whole prefix computes the same (kv_cache off).
+
+Knows nothing of requests, sampling or text: see engine.py. Imports nothing else of lab, because it runs in Triton.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_attention, silu
+
+from .llama_config import LlamaConfig
+
+Attend = Callable[[int, Tensor], Tensor]
+"""(layer, qkv [n, heads + 2 kv_heads, head_dim], rotated) → attention's answer [n, heads × head_dim]."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Consecutive tokens of one sequence: `tokens` stand at positions start, start + 1, … of slot `slot`."""
+
+    tokens: Sequence[int]
+    slot: int = 0
+    start: int = 0
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.tokens)
+
+
+class KVCache:
+    """Keys and values of `slots` sequences of up to `tokens` tokens; all memory is taken here, none while serving.
+
+    Zeros and not just empty memory: a masked-out place still takes part in the arithmetic, with weight 0, and 0 × NaN
+    is NaN. On Linux untouched pages of zeros cost no memory.
+    """
+
+    def __init__(self, config: LlamaConfig, slots: int, tokens: int, dtype: torch.dtype, device: str = "cpu") -> None:
+        self.slots, self.tokens = slots, tokens
+        # A token's keys lie beside its values, as the fused projection delivers them: one write stores both.
+        shape = (config.layers, slots, tokens, 2 * config.kv_heads, config.head_dim)
+        self.kv = torch.zeros(shape, dtype=dtype, device=device)
+
+    @property
+    def bytes(self) -> int:
+        return self.kv.numel() * self.kv.element_size()
+
+    def move(self, source: int, target: int, tokens: int) -> None:
+        """The first `tokens` tokens of slot `source` into slot `target`."""
+        self.kv[:, target, :tokens] = self.kv[:, source, :tokens]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Weights [out, in]. Projections that read the same input are one matrix: fewer, larger multiplications."""
+
+    attention_norm: Tensor  # [hidden]
+    qkv: Tensor  # [(heads + 2 kv_heads) × head_dim, hidden]
+    out: Tensor  # [hidden, heads × head_dim]
+    mlp_norm: Tensor  # [hidden]
+    gate_up: Tensor  # [2 mlp, hidden]
+    down: Tensor  # [hidden, mlp]
+
+
+class Decoder:
+    """Weights and arithmetic, no state: calls for different caches may alternate."""
+
+    def __init__(
+        self, config: LlamaConfig, read: Callable[[str], Tensor], dtype: torch.dtype, device: str = "cpu"
+    ) -> None:
+        """`read` gives the tensor of a Hugging Face name, such as "model.norm.weight"."""
+
+        def fused(*names: str) -> Tensor:
+            return torch.cat([read(f"{name}.weight").to(device, dtype) for name in names])
+
+        self.config, self.dtype, self.device = config, dtype, device
+        self.embedding = fused("model.embed_tokens")  # [vocabulary, hidden]
+        self.head = self.embedding if config.tied_embeddings else fused("lm_head")
+        self.norm = fused("model.norm")
+        self.layers = [
+            Layer(
+                attention_norm=fused(f"{layer}.input_layernorm"),
+                qkv=fused(f"{layer}.self_attn.q_proj", f"{layer}.self_attn.k_proj", f"{layer}.self_attn.v_proj"),
+                out=fused(f"{layer}.self_attn.o_proj"),
+                mlp_norm=fused(f"{layer}.post_attention_layernorm"),
+                gate_up=fused(f"{layer}.mlp.gate_proj", f"{layer}.mlp.up_proj"),
+                down=fused(f"{layer}.mlp.down_proj"),
+            )
+            for layer in (f"model.layers.{i}" for i in range(config.layers))
+        ]
+        self.cos, self.sin = _rotations(config, dtype, device)
+
+    @classmethod
+    def load(cls, folder: Path, dtype: torch.dtype, device: str = "cpu") -> Decoder:
+        """From a Hugging Face folder. ValueError when its architecture is another one or a tensor is missing."""
+        files = [safe_open(path, framework="pt", device=device) for path in sorted(folder.glob("*.safetensors"))]
+        where = {name: file for file in files for name in file.keys()}  # noqa: SIM118  a file is no dict
+
+        def read(name: str) -> Tensor:
+            if name not in where:
+                raise ValueError(f"{folder}: no tensor {name} in its *.safetensors")
+            return where[name].get_tensor(name)
+
+        return cls(LlamaConfig.read(folder), read, dtype, device)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights that one decode step reads: everything, a tied embedding once."""
+        tensors = [self.head, self.norm] + [tensor for layer in self.layers for tensor in vars(layer).values()]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    @torch.inference_mode()
+    def prefill(self, spans: Sequence[Span], cache: KVCache | None) -> Tensor:
+        """Reads all tokens of all spans; logits [spans, vocabulary] after the last token of each.
+
+        With a cache a span may start anywhere after what its slot holds already, so that a long prompt can come in
+        pieces; its keys and values are stored. Without one it must start at 0, and nothing is kept.
+        """
+        config, group = self.config, self.config.heads // self.config.kv_heads
+        tokens = self._indices([token for span in spans for token in span.tokens])
+        positions = self._indices([position for span in spans for position in range(span.start, span.end)])
+        ends = torch.tensor([len(span.tokens) for span in spans]).cumsum(0).tolist()
+        pieces = [(span, slice(end - len(span.tokens), end)) for span, end in zip(spans, ends, strict=True)]
+        masks = [self._causal_mask(span, group) for span in spans]
+
+        def attend(layer: int, qkv: Tensor) -> Tensor:
+            answer = torch.empty_like(qkv[:, : config.heads])
+            for (span, rows), mask in zip(pieces, masks, strict=True):
+                kv = qkv[rows, config.heads :]  # [n, 2 kv_heads, head_dim]
+                if cache is not None:
+                    cache.kv[layer, span.slot, span.start : span.end] = kv
+                    kv = cache.kv[layer, span.slot, : span.end]
+                keys, values = kv.transpose(0, 1)[None].chunk(2, dim=1)  # [1, kv_heads, span.end, head_dim]
+                # The query heads that share a key head stand one after the other, as if they were more queries.
+                queries = qkv[rows, : config.heads].view(-1, config.kv_heads, group, config.head_dim)
+                queries = queries.permute(1, 2, 0, 3).reshape(1, config.kv_heads, -1, config.head_dim)
+                found = scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+                found = found.view(config.kv_heads, group, -1, config.head_dim).permute(2, 0, 1, 3)
+                answer[rows] = found.flatten(1, 2)
+            return answer.flatten(1)
+
+        x = self._run(tokens, positions, attend)
+        last = self._indices(ends) - 1
+        return self._logits(x[last])
+
+    @torch.inference_mode()
+    def decode(self, tokens: Sequence[int], positions: Sequence[int], cache: KVCache) -> Tensor:
+        """One token of each sequence; row r is slot r. Token r stands at positions[r], the number of tokens that its
+        slot holds; its keys and values are stored there. Logits [n, vocabulary]."""
+        config, rows = self.config, len(tokens)
+        length = max(positions) + 1
+        at = self._indices(positions)
+        # Rows of the cache seen as one long list: slot r's position p is place r × cache.tokens + p.
+        places = at + torch.arange(rows, device=self.device) * cache.tokens
+        mask = None
+        if min(positions) + 1 < length:  # [rows, 1, 1, length]: True where row r may look
+            mask = (torch.arange(length, device=self.device) <= at[:, None])[:, None, None, :]
+        group = (rows, config.kv_heads, config.heads // config.kv_heads, config.head_dim)
+        window = cache.kv[:, :rows, :length].transpose(2, 3)  # [layers, rows, 2 kv_heads, length, head_dim]
+        keys, values = window.chunk(2, dim=2)
+        stores = cache.kv.flatten(1, 2)  # [layers, slots × tokens, 2 kv_heads, head_dim]
+
+        def attend(layer: int, qkv: Tensor) -> Tensor:
+            stores[layer].index_copy_(0, places, qkv[:, config.heads :])
+            # The query heads that share a key head are taken for several queries of that head: no copy of the keys.
+            queries = qkv[:, : config.heads].view(group)
+            return scaled_dot_product_attention(queries, keys[layer], values[layer], attn_mask=mask).reshape(rows, -1)
+
+        return self._logits(self._run(self._indices(tokens), at, attend))
+
+    def _run(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """tokens [n], positions [n] → x [n, hidden] after the last layer."""
+        config = self.config
+        x = embedding(tokens, self.embedding)
+        cos, sin = self.cos[positions], self.sin[positions]  # [n, 1, head_dim]
+        for i, layer in enumerate(self.layers):
+            qkv = linear(rms_norm(x, (config.hidden,), layer.attention_norm, config.norm_eps), layer.qkv)
+            qkv = qkv.view(len(tokens), -1, config.head_dim)
+            _rotate(qkv[:, : config.heads + config.kv_heads], cos, sin)
+            x = x + linear(attend(i, qkv), layer.out)
+            gate, up = linear(rms_norm(x, (config.hidden,), layer.mlp_norm, config.norm_eps), layer.gate_up).chunk(
+                2, -1
+            )
+            x = x + linear(silu(gate) * up, layer.down)
+        return x
+
+    def _logits(self, x: Tensor) -> Tensor:
+        return linear(rms_norm(x, (self.config.hidden,), self.norm, self.config.norm_eps), self.head)
+
+    def _indices(self, values: Sequence[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.long, device=self.device)
+
+    def _causal_mask(self, span: Span, group: int) -> Tensor:
+        """[group × n, span.end]: True where the token may look, itself and everything before it."""
+        seen = (
+            torch.arange(span.end, device=self.device)
+            <= torch.arange(span.start, span.end, device=self.device)[:, None]
+        )
+        return seen.repeat(group, 1)
+
+
+def _rotations(config: LlamaConfig, dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor]:
+    """cos and sin [context, 1, head_dim] of RoPE (https://arxiv.org/abs/2104.09864): pair j of a head turns by
+    position × theta^(-2j / head_dim). A pair is (j, j + head_dim / 2); the sine carries the first half's minus."""
+    pairs = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+    angles = torch.outer(torch.arange(config.context_tokens, dtype=torch.float32), config.rope_theta**-pairs)[:, None]
+    cos, sin = torch.cat([angles.cos()] * 2, dim=-1), torch.cat([-angles.sin(), angles.sin()], dim=-1)
+    return cos.to(device, dtype), sin.to(device, dtype)
+
+
+def _rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> None:
+    """Turns the query and key heads [n, heads, head_dim] in place to their positions."""
+    swapped = heads.unflatten(-1, (2, -1)).flip(-2).flatten(-2)  # (second half, first half)
+    torch.addcmul(heads * cos, swapped, sin, out=heads)
