@@ -36,6 +36,8 @@ class StreamWriter:
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self.path = path
         self.schema = schema
+        # The first conversion to Arrow imports pandas, a quarter of a second: better here than while a load runs.
+        pa.array([])
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             self._end = 0

@@ -10,6 +10,7 @@ groups: a container's own limit is not looked at.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
@@ -17,6 +18,8 @@ from pathlib import Path, PurePosixPath
 import psutil
 
 from lab.watch.reading import Reading
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def model_processes(server_pid: int) -> dict[str, list[int]]:
@@ -77,7 +80,7 @@ class CpuMeter:
     """CPU time between two looks, so the first look at a process has no value yet."""
 
     def __init__(self) -> None:
-        self._last: dict[int, tuple[psutil.Process, float, float]] = {}
+        self._last: dict[int, tuple[float, int, float]] = {}  # by pid: when, start of the process, CPU seconds
         self._last_host: tuple[float, float] | None = None
 
     def read(self, subject: str, pids: Iterable[int]) -> Reading:
@@ -103,24 +106,28 @@ class CpuMeter:
         return Reading("host", "cpu_fraction", 1 - max(0.0, idle - last[1]) / (total - last[0]))
 
     def _of_process(self, pid: int) -> tuple[float | None, str | None]:
-        last = self._last.get(pid)
-        try:
-            # A pid is used again: the same number may be another process, with other CPU time.
-            process = last[0] if last is not None and last[0].is_running() else psutil.Process(pid)
-            with process.oneshot():
-                if process.status() == psutil.STATUS_ZOMBIE:
-                    raise psutil.NoSuchProcess(pid)
-                spent = process.cpu_times()
-        except psutil.NoSuchProcess:
+        now, found = time.perf_counter(), _stat(pid)
+        if found is None:
             self._last.pop(pid, None)
             return None, f"process {pid} is gone"
-        except psutil.AccessDenied:
-            return None, f"no permission to read the CPU time of process {pid}; run as its user"
-        now, cpu_s = time.perf_counter(), spent.user + spent.system
-        self._last[pid] = (process, now, cpu_s)
-        if last is None or last[0] is not process or now <= last[1]:
+        last, self._last[pid] = self._last.get(pid), (now, *found)
+        # A pid is used again: one that started at another time is another process.
+        if last is None or last[1] != found[0] or now <= last[0]:
             return None, "needs two looks"
-        return (cpu_s - last[2]) / (now - last[1]), None
+        return (found[1] - last[2]) / (now - last[0]), None
+
+
+def _stat(pid: int) -> tuple[int, float] | None:
+    """(start in clock ticks since boot, CPU seconds in user and kernel) of a process; None when it is gone, or is a
+    zombie. One small read: psutil's way to both takes ten times as long, twice a second for every process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    state, *numbers = stat[stat.rindex(b")") + 2 :].split()  # the name in parentheses may hold anything
+    if state in (b"Z", b"X"):
+        return None
+    return int(numbers[18]), (int(numbers[10]) + int(numbers[11])) / _TICKS_PER_S
 
 
 def host_memory() -> Reading:

@@ -112,29 +112,48 @@ def test_memory_of_another_users_process_is_a_matter_of_permission() -> None:
     assert reading.reason == "no permission to read the memory of process 1; run as its user"
 
 
-def test_cpu_needs_two_looks_and_tells_busy_from_idle(python: Callable[[str], subprocess.Popen[str]]) -> None:
-    busy, idle = python("print('up', flush=True)\nwhile True: pass"), python(HOLD.format(size=1))
-    meter = CpuMeter()
-    pids = {"busy": [busy.pid], "idle": [idle.pid], "both": [busy.pid]}
-    first = meter.read("busy", pids["busy"])
-    assert (first.value, first.reason) == (None, "needs two looks")
-    meter.read("idle", pids["idle"])
-    assert meter.host().reason == "needs two looks"
-    time.sleep(0.6)
-    found = {name: meter.read(name, pids[name]).value for name in ("busy", "idle")}
-    assert found["idle"] == pytest.approx(0, abs=0.05)
-    assert 0.1 < found["busy"] < 1.1  # up to one core; less where others want it too
-    whole = meter.host().value
-    assert whole is not None
-    assert 0 < whole <= 1
+def cpu_seconds(pid: int) -> float:
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
 
 
-def test_cpu_is_measured_between_looks_and_not_since_the_start(python: Callable[[str], subprocess.Popen[str]]) -> None:
-    process = python("import time\nwhile time.process_time() < 0.5: pass\nprint('up', flush=True); time.sleep(60)")
+def test_cpu_is_what_was_spent_between_two_looks(python: Callable[[str], subprocess.Popen[str]]) -> None:
+    busy = python("import time\nwhile time.process_time() < 0.5: pass\nprint('up', flush=True)\nwhile True: pass")
     meter = CpuMeter()
-    meter.read("a", [process.pid])
-    time.sleep(0.3)
-    assert meter.read("a", [process.pid]).value == pytest.approx(0, abs=0.05)
+    assert meter.read("a", [busy.pid]) == Reading("a", "cpu_fraction", None, "needs two looks")
+    began, spent = time.perf_counter(), cpu_seconds(busy.pid)
+    assert spent > 0.4  # before the first look: must not count
+    while cpu_seconds(busy.pid) < spent + 0.4 and time.perf_counter() < began + 20:
+        time.sleep(0.02)
+    found = meter.read("a", [busy.pid]).value
+    elapsed = time.perf_counter() - began
+    assert found is not None
+    assert found * elapsed == pytest.approx(cpu_seconds(busy.pid) - spent, abs=0.1)
+
+
+def test_cpu_of_several_processes_is_their_sum(python: Callable[[str], subprocess.Popen[str]]) -> None:
+    pids = [python("print('up', flush=True)\nwhile True: pass").pid, python(HOLD.format(size=1)).pid]
+    alone, together = CpuMeter(), CpuMeter()
+    for pid in pids:
+        alone.read("a", [pid])
+    together.read("a", pids)
+    time.sleep(0.5)
+    parts = [alone.read("a", [pid]).value for pid in pids]
+    whole = together.read("a", pids).value
+    assert parts[0] is not None
+    assert parts[1] is not None
+    assert whole == pytest.approx(parts[0] + parts[1], abs=0.1)
+
+
+def test_the_machine_is_busy_between_nothing_and_all() -> None:
+    meter = CpuMeter()
+    assert meter.host() == Reading("host", "cpu_fraction", None, "needs two looks")
+    end = time.process_time() + 0.2
+    while time.process_time() < end:
+        pass
+    found = meter.host().value
+    assert found is not None
+    assert 0 < found <= 1
 
 
 def test_the_machine_holds_more_than_one_process_and_less_than_all() -> None:
