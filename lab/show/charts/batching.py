@@ -1,0 +1,345 @@
+"""What batching did: throughput against latency, executed batch sizes, where the time went, and every comparison.
+
+All read the document of a run laid out as a Grid (levels of the judged factor × loads).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lab.measure.words import format_rate, format_ratio, format_seconds
+from lab.show import theme
+from lab.show.charts.figure import Chart, End, end_labels, floats, level_line, line, log_range, nothing_to_draw
+from lab.show.grid import Grid, middle, why_missing
+
+PERCENTILES = (("latency_p50_s", "p50", "circle-open", "dot"), ("latency_p99_s", "p99", "circle", "solid"))
+
+
+def throughput_latency(grid: Grid, levels: tuple[str, str], slo_s: float | None) -> Chart:
+    """Served requests a second (x) against p50 and p99 latency (y, log) of two levels, one point a load, joined in
+    order of load. With repeats the line joins the middle repeat and small dots show each of them."""
+    title = "Throughput against latency"
+    height, margin = 380, {"l": 64, "r": 112, "t": 20, "b": 52}
+    traces: list[dict[str, Any]] = []
+    ends: list[End] = []
+    drawn: list[float] = [] if slo_s is None else [slo_s * 1e3]
+    notes: list[str] = []
+    table: dict[str, list[Any]] = {"level": [], "load": [], "repeat": [], "served, req/s": []}
+    table |= {f"{name}, ms": [] for _, name, _, _ in PERCENTILES}
+    takeaways: list[str] = []
+    for level, style in zip(levels, (theme.BASELINE, theme.TREATMENT), strict=True):
+        for load in grid.loads:
+            for repeat, summary in enumerate(grid.at(level, load), start=1):
+                _append(table, level, load, repeat, summary["throughput_rps"])
+                for field, name, _, _ in PERCENTILES:
+                    table[f"{name}, ms"].append(_ms(summary[field]))
+        for field, name, marker, dash in PERCENTILES:
+            points = []
+            for load in grid.loads:
+                summaries = grid.at(level, load)
+                x, y = middle(summaries, "throughput_rps"), middle(summaries, field)
+                if x is not None and y is not None:
+                    points.append((x, y * 1e3, load))
+                elif summaries:
+                    reason = why_missing(summaries, field) or "not measured"
+                    notes.append(f"{name} of {level} at {load} is not drawn: {reason}")
+            if not points:
+                continue
+            drawn += [y for _, y, _ in points]
+            # Joined in order of load: a curve that bends back shows a server that serves less when asked for more.
+            look = theme.Style(style.role, dash, marker)
+            traces.append(
+                line(
+                    f"{level} {name}",
+                    [x for x, _, _ in points],
+                    [y for _, y, _ in points],
+                    look,
+                    text=[load for _, _, load in points],
+                    hovertemplate=f"{level}, %{{text}}<br>%{{x:,.4~g}} req/s served<br>{name} %{{y:,.3~g}} ms"
+                    "<extra></extra>",
+                )
+            )
+            ends.append(End(f"{_short(level)} {name}", points[-1][0], points[-1][1], style))
+            (x0, y0, _), (x1, y1, _) = points[0], points[-1]
+            takeaways.append(
+                f"{name} of {level} goes from {format_seconds(y0 / 1e3)} at {format_rate(x0)} "
+                f"to {format_seconds(y1 / 1e3)} at {format_rate(x1)}"
+            )
+    if not traces:
+        return nothing_to_draw(title, "no load has enough successes for a percentile yet", height=height)
+    y_range = log_range(drawn)
+    plot_height = height - margin["t"] - margin["b"]
+    layout = theme.layout(
+        height=height,
+        margin=margin,
+        xaxis=theme.axis("served, requests a second"),
+        yaxis=theme.axis("latency from the scheduled arrival, ms", log=True, range=list(y_range)),
+        annotations=end_labels(ends, y_range, log=True, height=plot_height),
+    )
+    if slo_s is not None:
+        shape, label = level_line(slo_s * 1e3, f"objective {format_seconds(slo_s)}", log=True)
+        layout["shapes"] = [shape]
+        layout["annotations"].append(label)
+    return Chart(title, {"data": traces, "layout": layout}, "; ".join(takeaways) + ".", table, tuple(notes))
+
+
+def batch_sizes(grid: Grid, levels: tuple[str, str], load: str) -> Chart:
+    """Share of the model's executions (y) that ran with each batch size (x), for two levels at one load. Repeats are
+    added up: these are counts."""
+    title = f"Executed batch sizes at {load}"
+    height = 320
+    traces: list[dict[str, Any]] = []
+    takeaways: list[str] = []
+    counted = {level: _executions(grid.at(level, load)) for level in levels}
+    sizes = sorted({size for counts in counted.values() for size in counts})
+    if not sizes:
+        why = why_missing(grid.at(levels[-1], load), "batch_sizes") or "Triton's batch counters were not read"
+        return nothing_to_draw(title, why, height=height)
+    table: dict[str, list[Any]] = {"batch size": list(sizes)}
+    for level, style in zip(levels, (theme.BASELINE, theme.TREATMENT), strict=True):
+        counts, total = counted[level], sum(counted[level].values())
+        table[f"{level}, executions"] = [counts.get(size, 0) for size in sizes] if total else [None] * len(sizes)
+        if not total:
+            continue
+        traces.append(
+            {
+                "type": "bar",
+                "name": level,
+                "x": [str(size) for size in sizes],
+                "y": floats([100 * counts.get(size, 0) / total for size in sizes]),
+                "marker": {
+                    "color": style.role,
+                    "pattern": _pattern("/" if style is theme.BASELINE else ""),
+                },
+                "hovertemplate": f"{level}<br>batch of %{{x}}: %{{y:.1f}} % of executions<extra></extra>",
+            }
+        )
+        mean = sum(size * n for size, n in counts.items()) / total
+        takeaways.append(f"{level} ran {total:,.0f} executions of {mean:.1f} requests on average")
+    layout = theme.layout(
+        height=height,
+        barmode="group",
+        bargap=0.25,
+        showlegend=True,
+        legend=theme.legend(),
+        margin={"l": 64, "r": 24, "t": 40, "b": 52},
+        xaxis=theme.axis("batch size, requests", type="category"),
+        yaxis=theme.axis("share of executions, %"),
+    )
+    return Chart(title, {"data": traces, "layout": layout}, f"At {load} " + "; ".join(takeaways) + ".", table)
+
+
+WORTH_SHARING = 1.15
+"""A request in a batch must cost this much less than alone before a page says that batching shares anything."""
+
+PARTS = (
+    ("queue_mean_s", "in queue", "@vermillion", "/"),
+    ("compute_mean_s", "computing", "@blue", ""),
+    ("outside", "outside Triton", "@grey", "."),
+)
+
+
+def where_time_goes(grid: Grid, load: str) -> Chart:
+    """Mean milliseconds of a request (x) by where they were spent, one bar a level (y). "Outside Triton" is what is
+    left of the mean latency: the client's own wait, and the way there and back."""
+    title = f"Where a request's time goes at {load}"
+    table: dict[str, list[Any]] = {
+        "level": [],
+        **{f"{name}, ms": [] for _, name, _, _ in PARTS},
+        "mean latency, ms": [],
+    }
+    notes = []
+    for level, summaries in grid.levels_at(load):
+        queue, compute, total = (
+            middle(summaries, field) for field in ("queue_mean_s", "compute_mean_s", "latency_mean_s")
+        )
+        if queue is None or compute is None:
+            notes.append(f"{level}: {why_missing(summaries, 'queue_mean_s') or 'Triton counted no request'}")
+            continue
+        outside = None if total is None or total < queue + compute else total - queue - compute
+        _append(table, level, *(_ms(value) for value in (queue, compute, outside, total)))
+    height = 96 + 44 * max(2, len(table["level"]))
+    if not table["level"]:
+        return nothing_to_draw(title, notes[0] if notes else "no cell has run at this load", height=height)
+    labels = list(reversed(table["level"]))
+    traces = []
+    for _, name, role, pattern in PARTS:
+        values = list(reversed(table[f"{name}, ms"]))
+        traces.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": name,
+                "y": labels,
+                "x": floats([0.0 if value is None else value for value in values]),
+                "marker": {"color": role, "pattern": _pattern(pattern)},
+                "hovertemplate": f"%{{y}}<br>{name}: %{{x:,.3~g}} ms<extra></extra>",
+            }
+        )
+    sums = [sum(v or 0.0 for v in parts) for parts in zip(*(table[f"{n}, ms"] for _, n, _, _ in PARTS), strict=True)]
+    layout = theme.layout(
+        height=height,
+        barmode="stack",
+        bargap=0.35,
+        showlegend=True,
+        legend=theme.legend(traceorder="normal", x=0),
+        margin={"l": 90, "r": 70, "t": 40, "b": 52},
+        xaxis=theme.axis("mean time of a request, ms"),
+        yaxis=theme.axis("", type="category", showline=False, ticks=""),
+        annotations=[
+            {
+                "x": total,
+                "y": level,
+                "text": format_seconds(total / 1e3),
+                "showarrow": False,
+                "xanchor": "left",
+                "xshift": 6,
+                "font": {"size": 12, "color": "@ink"},
+            }
+            for level, total in zip(table["level"], sums, strict=True)
+        ],
+    )
+    takeaway = "; ".join(
+        f"{level}: {format_seconds(queue / 1e3)} waiting and {format_seconds(compute / 1e3)} computing"
+        for level, queue, compute in zip(
+            table["level"], table[f"{PARTS[0][1]}, ms"], table[f"{PARTS[1][1]}, ms"], strict=True
+        )
+    )
+    return Chart(title, {"data": traces, "layout": layout}, f"At {load}, {takeaway}.", table, tuple(notes))
+
+
+def cost_of_one(summaries: list[dict[str, Any]], model: str) -> Chart:
+    """What one request costs the model in compute (y) when it shares a batch of that size (x, log): the reason why
+    batching pays, or does not. From Triton's own counters; each size from the block that ran it most often."""
+    title = "What one request costs in a batch"
+    best: dict[int, tuple[float, float]] = {}
+    for summary in summaries:
+        for size, seconds in (summary.get("item_compute_s") or {}).items():
+            weight = (summary.get("batch_sizes") or {}).get(size, 0)
+            if weight > best.get(int(size), (0, 0))[0]:
+                best[int(size)] = (weight, seconds)
+    sizes = sorted(best)
+    if not sizes:
+        return nothing_to_draw(title, "Triton's batch counters were not read")
+    each_ms = [best[size][1] * 1e3 for size in sizes]
+    table: dict[str, list[Any]] = {
+        "batch size": list(sizes),
+        "compute of one request, ms": each_ms,
+        "executions": [best[size][0] for size in sizes],
+    }
+    trace = line(
+        model, sizes, each_ms, theme.TREATMENT, hovertemplate="batch of %{x}: %{y:.3~g} ms a request<extra></extra>"
+    )
+    layout = theme.layout(
+        height=320,
+        xaxis=theme.axis("batch size, requests", log=True, tickvals=[2**k for k in range(11)]),
+        yaxis=theme.axis("compute of one request, ms"),
+    )
+    first, last = each_ms[0] / 1e3, each_ms[-1] / 1e3
+    alone = "A request alone" if sizes[0] == 1 else f"A request in a batch of {sizes[0]}"
+    alt = f"{alone} costs {model} {format_seconds(first)} of compute."
+    if len(sizes) > 1:
+        alt = f"{alt[:-1]}; in a batch of {sizes[-1]} its share is {format_seconds(last)}, "
+        gain = first / last if last else None
+        alt += (
+            f"{format_ratio(gain)} less: a batch shares what every call costs anyway."
+            if gain and gain >= WORTH_SHARING
+            else "hardly less: the arithmetic is the limit, and there is nothing to share."
+        )
+    return Chart(title, {"data": [trace], "layout": layout}, alt, table)
+
+
+def effects(document: dict[str, Any], grid: Grid, metric: str, title: str) -> Chart:
+    """Every level's ratio to the baseline (x, log) on one metric with its 95 % interval, one row a level and load."""
+    rows = []
+    table: dict[str, list[Any]] = {"level": [], "load": [], "ratio": [], "low": [], "high": [], "verdict": []}
+    notes = []
+    for load in grid.loads:
+        for level in grid.others():
+            effect = grid.effect(document, level, load, metric)
+            if effect is None:
+                continue
+            _append(table, level, load, *(effect[k] for k in ("ratio", "ci_low", "ci_high", "verdict")))
+            if effect["ratio"] is None:
+                notes.append(f"{level} at {load}: {effect['reason'] or effect['verdict']}")
+            else:
+                rows.append(
+                    (f"{load}, {level}", effect["ratio"], effect["ci_low"], effect["ci_high"], effect["verdict"])
+                )
+    height = 90 + 26 * max(3, len(rows))
+    if not rows:
+        return nothing_to_draw(title, "no comparison was possible", height=height)
+    rows.reverse()
+    ratios = [row[1] for row in rows]
+    known = [v for row in rows for v in row[1:4] if v is not None and v > 0]
+    low, high = log_range([*known, 1.0])
+    trace = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": floats(ratios),
+        "y": [row[0] for row in rows],
+        "marker": {
+            "color": ["@grey" if row[4] in ("no detectable difference", "not comparable") else "@blue" for row in rows],
+            "symbol": ["circle-open" if row[4].startswith("no") else "circle" for row in rows],
+            "size": 9,
+        },
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": floats([(row[3] or row[1]) - row[1] for row in rows]),
+            "arrayminus": floats([row[1] - (row[2] or row[1]) for row in rows]),
+            "color": "@muted",
+            "thickness": 1.5,
+            "width": 4,
+        },
+        "text": [row[4] for row in rows],
+        "hovertemplate": "%{y}<br>%{x:.3~g}× the baseline, %{text}<extra></extra>",
+    }
+    layout = theme.layout(
+        height=height,
+        margin={"l": 170, "r": 24, "t": 12, "b": 52},
+        xaxis=theme.axis(f"ratio to {grid.baseline}, × (bars: 95 % interval)", log=True, range=[low, high]),
+        yaxis=theme.axis("", type="category", showline=False, ticks=""),
+        shapes=[
+            {
+                "type": "line",
+                "yref": "paper",
+                "x0": 1,
+                "x1": 1,
+                "y0": 0,
+                "y1": 1,
+                "line": {"color": "@ink", "width": 1, "dash": "longdash"},
+                "layer": "below",
+            }
+        ],
+    )
+    best = max(rows, key=lambda row: row[1])
+    alt = f"{title}: from {format_ratio(min(ratios))} to {format_ratio(best[1])} of {grid.baseline}, most at {best[0]}."
+    return Chart(title, {"data": [trace], "layout": layout}, alt, table, tuple(notes))
+
+
+def _executions(summaries: list[dict[str, Any]]) -> dict[int, float]:
+    counts: dict[int, float] = {}
+    for summary in summaries:
+        for size, executions in (summary.get("batch_sizes") or {}).items():
+            counts[int(size)] = counts.get(int(size), 0) + executions
+    return counts
+
+
+def _append(table: dict[str, list[Any]], *values: Any) -> None:
+    for column, value in zip(table.values(), values, strict=False):
+        column.append(value)
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1e3
+
+
+def _pattern(shape: str) -> dict[str, Any]:
+    """Hatching over a bar's colour, so that bars differ without colour."""
+    return {"shape": shape, "fillmode": "overlay", "fgcolor": "@surface", "fgopacity": 0.8, "size": 7, "solidity": 0.15}
+
+
+def _short(level: str) -> str:
+    """For the narrow place at a line's end: "off" for "batching off"."""
+    return level.removeprefix("batching ")

@@ -1,0 +1,173 @@
+"""What a chart function returns, and the few pieces that every figure is built from.
+
+A chart function is pure: numbers in, `Chart` out. The figure is a plain plotly dict (a `go.Figure` costs ten times as
+much to build) that holds roles instead of colours (lab/show/theme.py).
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lab.show import theme
+
+MAX_POINTS = 600
+"""Points a trace may have on screen; more cost time in the browser and show nothing more."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """`title` says what is compared; `alt` is the takeaway with a number and its unit, for who cannot see the figure;
+    `table` holds the numbers that are drawn, column header (with unit) to values, None where not measured;
+    `notes` say what is not drawn and why."""
+
+    title: str
+    figure: dict[str, Any]
+    alt: str
+    table: dict[str, list[Any]]
+    notes: tuple[str, ...] = field(default=())
+
+
+def floats(values: npt.ArrayLike) -> dict[str, str]:
+    """Numbers as plotly's typed array, a quarter of the size of a JSON list. None and NaN become a gap."""
+    array = np.asarray(values, dtype=np.float32)
+    return {"dtype": "f4", "bdata": base64.b64encode(array.tobytes()).decode("ascii")}
+
+
+def values_of(encoded: dict[str, str]) -> npt.NDArray[np.float32]:
+    """The numbers of `floats`, back."""
+    return np.frombuffer(base64.b64decode(encoded["bdata"]), dtype=np.float32)
+
+
+def line(
+    name: str,
+    x: npt.ArrayLike,
+    y: npt.ArrayLike,
+    style: theme.Style,
+    *,
+    mode: str = "lines+markers",
+    **more: Any,
+) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "name": name,
+        "x": floats(x),
+        "y": floats(y),
+        "mode": mode,
+        "line": {"color": style.role, "dash": style.dash, "width": 2},
+        "marker": {"color": style.role, "symbol": style.marker, "size": 8, "line": {"color": style.role, "width": 1.5}},
+        "connectgaps": False,
+        **more,
+    }
+
+
+@dataclass(frozen=True)
+class End:
+    """Where a line ends and what to write there."""
+
+    text: str
+    x: float
+    y: float
+    style: theme.Style
+
+
+def end_labels(ends: Sequence[End], y_range: tuple[float, float], *, log: bool, height: int) -> list[dict[str, Any]]:
+    """Annotations that name each line at its end. Labels that would overlap are pushed apart; `height` is the plot
+    area's height in pixels and `y_range` what it spans (in the axis' own unit, log10 on a log axis)."""
+    gap = 17
+    low, high = y_range
+
+    def pixel(y: float) -> float:
+        return ((math.log10(y) if log else y) - low) / (high - low) * height if high > low else 0.0
+
+    placed: list[dict[str, Any]] = []
+    previous = -math.inf
+    for end in sorted(ends, key=lambda e: e.y):
+        at = pixel(end.y)
+        target = max(at, previous + gap)
+        previous = target
+        placed.append(
+            {
+                "x": end.x,
+                "y": math.log10(end.y) if log else end.y,
+                "text": end.text,
+                "showarrow": False,
+                "xanchor": "left",
+                "xshift": 10,
+                "yshift": target - at,
+                "font": {"size": 12, "color": end.style.text},
+            }
+        )
+    # Lines whose labels ran out at the top move down together.
+    overflow = max(0.0, previous - height)
+    for annotation in placed:
+        annotation["yshift"] = round(annotation["yshift"] - overflow, 1)
+    return placed
+
+
+def log_range(values: npt.ArrayLike, *, least_decades: float = 1.0) -> tuple[float, float]:
+    """The log10 range that shows `values` with a little air; (0, 1) when none is positive."""
+    array = np.asarray(values, dtype=float)
+    array = array[np.isfinite(array) & (array > 0)]
+    if array.size == 0:
+        return 0.0, 1.0
+    low, high = float(np.log10(array.min())), float(np.log10(array.max()))
+    air = max(0.08 * (high - low), (least_decades - (high - low)) / 2, 0.05)
+    return low - air, high + air
+
+
+def level_line(y: float, text: str, *, log: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A horizontal limit (an SLO): its shape and its label."""
+    at = math.log10(y) if log else y
+    shape = {
+        "type": "line",
+        "xref": "paper",
+        "x0": 0,
+        "x1": 1,
+        "y0": y,
+        "y1": y,
+        "line": {"color": "@ink", "width": 1, "dash": "longdash"},
+        "layer": "below",
+    }
+    label = {
+        "xref": "paper",
+        "x": 0,
+        "y": at,
+        "text": text,
+        "showarrow": False,
+        "xanchor": "left",
+        "yanchor": "bottom",
+        "xshift": 6,
+        "font": {"size": 12, "color": "@muted"},
+    }
+    return shape, label
+
+
+def nothing_to_draw(title: str, why: str, *, height: int = 320) -> Chart:
+    """A chart without data says so in its place, with the reason."""
+    figure = {
+        "data": [],
+        "layout": theme.layout(
+            height=height,
+            xaxis={"visible": False},
+            yaxis={"visible": False},
+            annotations=[
+                {
+                    "xref": "paper",
+                    "yref": "paper",
+                    "x": 0.5,
+                    "y": 0.5,
+                    "text": why,
+                    "showarrow": False,
+                    "font": {"size": 14, "color": "@muted"},
+                }
+            ],
+        ),
+    }
+    return Chart(title, figure, f"{title}: nothing to draw, {why}", {}, (why,))

@@ -1,0 +1,220 @@
+"""The flight recorder: one figure of panels that share a time axis and the numbered marks of each change.
+
+Throughput, latency, where the time goes, errors and memory stand under each other, so that a vertical line at the
+moment of a change crosses all of them. Every tick redraws from what is on disk, never from what was drawn before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lab.measure.words import format_rate, format_seconds
+from lab.show import theme
+from lab.show.charts.figure import MAX_POINTS, Chart, floats, log_range, nothing_to_draw
+
+Series = Mapping[str, npt.NDArray[np.float32]]
+
+PANEL = 132
+GAP = 44
+TOP, BOTTOM = 54, 48
+
+BLUE, GREEN, VERMILLION, PURPLE = theme.STYLES
+MAX_MODELS = 4
+
+
+def recorder(
+    series: Series,
+    memory_mib: Series,
+    events: Sequence[tuple[float, int, str]],
+    *,
+    slo_s: float | None,
+    window_s: int | None,
+    log: bool,
+    view: str,
+) -> Chart:
+    """`series` holds one value a second (lab.run.live); `memory_mib` the same by subject; `events` are (second,
+    number, label). `window_s` shows the last seconds only (None: all). `view` names the run and the settings of the
+    view: while it stays the same, the browser keeps the viewer's zoom."""
+    title = "Live"
+    t = np.asarray(series.get("t_s", ()), dtype=np.float32)
+    if len(t) == 0:
+        return nothing_to_draw(title, "no request has finished yet", height=420)
+    newest = float(t[-1]) + 1
+    oldest = max(0.0, newest - window_s) if window_s else 0.0
+    shown = t >= oldest - 1
+    panels = _panels(series, memory_mib, log)
+    height = TOP + BOTTOM + len(panels) * PANEL + (len(panels) - 1) * GAP
+    traces: list[dict[str, Any]] = []
+    layout = theme.layout(
+        height=height,
+        margin={"l": 72, "r": 20, "t": TOP, "b": BOTTOM},
+        showlegend=True,
+        hovermode="x unified",
+        uirevision=view,
+        annotations=[],
+        shapes=[],
+    )
+    plot = height - TOP - BOTTOM
+    table: dict[str, list[Any]] = {"second": [int(v) for v in t[shown]]}
+    for index, (axis_title, lines, is_log) in enumerate(panels):
+        suffix = "" if index == 0 else str(index + 1)
+        top = 1 - index * (PANEL + GAP) / plot
+        bottom = max(0.0, top - PANEL / plot)
+        visible: list[npt.NDArray[np.float32]] = []
+        for name, unit, values, style in lines:
+            values = np.asarray(values, dtype=np.float32)[shown]
+            visible.append(values)
+            table[f"{name}, {unit}"] = [None if not np.isfinite(v) else float(v) for v in values]
+            x, y = thin(t[shown], np.where(values > 0, values, np.nan) if is_log else values, MAX_POINTS)
+            traces.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines",
+                    "name": name,
+                    "legend": f"legend{suffix}",
+                    "x": floats(x),
+                    "y": floats(y),
+                    "xaxis": f"x{suffix}",
+                    "yaxis": f"y{suffix}",
+                    "line": {"color": style.role, "dash": style.dash, "width": 2},
+                    "connectgaps": False,
+                    "hovertemplate": f"%{{y:,.3~g}} {unit}",
+                }
+            )
+        span = {"range": list(log_range(np.concatenate(visible)))} if is_log else {}
+        layout[f"yaxis{suffix}"] = theme.axis(axis_title, log=is_log, domain=[bottom, top], nticks=5, **span)
+        layout[f"xaxis{suffix}"] = theme.axis(
+            "seconds since the load began" if index == len(panels) - 1 else "",
+            anchor=f"y{suffix}",
+            range=[oldest, max(newest, oldest + 10)],
+            rangemode="normal",
+            showticklabels=index == len(panels) - 1,
+            **({} if index == 0 else {"matches": "x"}),
+        )
+        # The legend keeps what the viewer switched off for as long as the run lasts, whatever window is shown.
+        layout[f"legend{suffix}"] = theme.legend(y=top + 4 / plot, uirevision="legend")
+        if is_log and slo_s is not None:
+            layout["shapes"].append(
+                {
+                    "type": "line",
+                    "xref": "paper",
+                    "x0": 0,
+                    "x1": 1,
+                    "yref": f"y{suffix}",
+                    "y0": slo_s * 1e3,
+                    "y1": slo_s * 1e3,
+                    "line": {"color": "@muted", "width": 1, "dash": "longdash"},
+                }
+            )
+    _mark(layout, events, oldest, newest)
+    marks = [f"**{number}** {label} ({second:.0f} s)" for second, number, label in events if second >= oldest]
+    notes = (" · ".join(marks),) if marks else ()
+    return Chart(title, {"data": traces, "layout": layout}, _takeaway(series, events), table, notes)
+
+
+def thin(
+    t: npt.NDArray[np.float32], y: npt.NDArray[np.float32], most: int
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """At most `most` of the points, keeping each stretch's lowest and highest: a peak that is seen at full resolution
+    is still seen. Points are picked, never averaged."""
+    n = len(t)
+    if n <= most:
+        return t, y
+    kept: list[int] = []
+    for stretch in np.array_split(np.arange(n), most // 2):
+        finite = stretch[np.isfinite(y[stretch])]
+        if finite.size == 0:
+            kept.append(int(stretch[0]))  # a gap stays a gap
+            continue
+        kept += sorted({int(finite[np.argmin(y[finite])]), int(finite[np.argmax(y[finite])])})
+    return t[kept], y[kept]
+
+
+Line = tuple[str, str, Any, theme.Style]
+
+
+def _panels(series: Series, memory_mib: Series, log: bool) -> list[tuple[str, list[Line], bool]]:
+    memory = sorted(memory_mib, key=lambda subject: (not subject.startswith(("model:", "gpu")), subject))[:MAX_MODELS]
+    return [
+        (
+            "requests/s",
+            [
+                ("offered", "req/s", series["offered_rps"], theme.BASELINE),
+                ("served", "req/s", series["throughput_rps"], BLUE),
+            ],
+            False,
+        ),
+        (
+            "latency, ms",
+            [
+                ("p50", "ms", series["latency_p50_ms"], BLUE),
+                ("p95", "ms", series["latency_p95_ms"], GREEN),
+                ("p99", "ms", series["latency_p99_ms"], VERMILLION),
+            ],
+            log,
+        ),
+        (
+            "mean, ms",
+            [("queue", "ms", series["queue_ms"], VERMILLION), ("compute", "ms", series["compute_ms"], BLUE)],
+            False,
+        ),
+        ("failed, %", [("failed", "%", 100 * np.asarray(series["error_fraction"]), VERMILLION)], False),
+        (
+            "memory, MiB",
+            [(name, "MiB", memory_mib[name], style) for name, style in zip(memory, theme.STYLES, strict=False)],
+            False,
+        ),
+    ]
+
+
+def _mark(layout: dict[str, Any], events: Sequence[tuple[float, int, str]], oldest: float, newest: float) -> None:
+    """A numbered vertical line through all panels at each event that is in view."""
+    for second, number, label in events:
+        if not oldest <= second <= newest:
+            continue
+        layout["shapes"].append(
+            {
+                "type": "line",
+                "xref": "x",
+                "yref": "paper",
+                "x0": second,
+                "x1": second,
+                "y0": 0,
+                "y1": 1,
+                "line": {"color": "@axis", "width": 1, "dash": "dot"},
+            }
+        )
+        layout["annotations"].append(
+            {
+                "x": second,
+                "xref": "x",
+                "yref": "paper",
+                "y": 1,
+                "yanchor": "bottom",
+                "yshift": 28,
+                "text": str(number),
+                "hovertext": label,
+                "showarrow": False,
+                "bgcolor": "@surface",
+                "bordercolor": "@axis",
+                "borderpad": 2,
+                "font": {"size": 11, "color": "@ink"},
+            }
+        )
+
+
+def _takeaway(series: Series, events: Sequence[tuple[float, int, str]]) -> str:
+    def newest(name: str) -> float | None:
+        values = np.asarray(series[name], dtype=float)
+        values = values[np.isfinite(values)]
+        return float(values[-1]) if values.size else None
+
+    p99_ms = newest("latency_p99_ms")
+    text = f"In the newest second {format_rate(newest('throughput_rps'))} were served of "
+    text += f"{format_rate(newest('offered_rps'))} offered; "
+    text += "p99 is withheld, too few successes" if p99_ms is None else f"p99 {format_seconds(p99_ms / 1e3)}"
+    return text + (f"; latest mark: {events[-1][2]} at {events[-1][0]:.0f} s." if events else ".")

@@ -1,0 +1,98 @@
+"""The cells of a finished comparison, laid out as levels of the judged factor × loads.
+
+A page asks it "the summaries of batching off at 80 % load"; it knows the words for both. Where an experiment has no
+second factor there is one load, named "all". Reads the document of lab.run.results and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from lab.measure.words import level_label
+
+
+@dataclass(frozen=True)
+class Grid:
+    """`levels` and `loads` hold the words for each level and load in the order of the experiment; a level's words are
+    unique. `baseline` is one of the levels."""
+
+    levels: tuple[str, ...]
+    loads: tuple[str, ...]
+    baseline: str
+    _cells: dict[tuple[str, str], list[dict[str, Any]]]
+    _loads_raw: dict[str, Any]
+    _levels_raw: dict[str, Any]
+
+    @classmethod
+    def of(cls, document: dict[str, Any], factor: str | None, baseline: Any = None) -> Grid:
+        """From a run's document; `factor` is the judged factor's path, `baseline` its level to compare with."""
+        cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        levels: dict[str, Any] = {}
+        loads: dict[str, Any] = {}
+        for cell in document["cells"]:
+            if cell.get("role", "cell") != "cell":
+                continue
+            factors = cell["factors"]
+            raw = factors.get(factor) if factor else None
+            name = short_label(factor, raw)
+            others = {path: value for path, value in factors.items() if path != factor}
+            load = load_name(others)
+            levels.setdefault(name, raw)
+            loads.setdefault(load, others)
+            cells.setdefault((name, load), []).append(cell["summary"])
+        base = short_label(factor, baseline)
+        names = tuple(levels)
+        return cls(names, tuple(loads), base if base in names else (names[0] if names else base), cells, loads, levels)
+
+    def at(self, level: str, load: str) -> list[dict[str, Any]]:
+        """The summaries of each repeat; empty when the run did not get there."""
+        return self._cells.get((level, load), [])
+
+    def levels_at(self, load: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+        for level in self.levels:
+            if summaries := self.at(level, load):
+                yield level, summaries
+
+    def others(self) -> tuple[str, ...]:
+        """The levels that are compared with the baseline."""
+        return tuple(level for level in self.levels if level != self.baseline)
+
+    def effect(self, document: dict[str, Any], level: str, load: str, metric: str) -> dict[str, Any] | None:
+        """What the verdict says of `metric` at this level and load against the baseline."""
+        for effect in document["verdict"].get("effects", ()):
+            same = _key(effect["level"]) == _key(self._levels_raw.get(level))
+            if same and effect["metric"] == metric and _key(effect["at"]) == _key(self._loads_raw.get(load)):
+                return effect
+        return None
+
+
+def short_label(path: str | None, level: Any) -> str:
+    """A level's words without what every treated level shares: "2 ms delay" for "batching on, 2 ms delay"."""
+    return "as it is" if path is None else level_label(path, level).removeprefix("batching on, ")
+
+
+def load_name(others: dict[str, Any]) -> str:
+    """The levels of all other factors: "80 % of saturation"; "this load" when there is no other factor."""
+    return ", ".join(level_label(path, level) for path, level in others.items()) or "this load"
+
+
+def middle(summaries: list[dict[str, Any]], field: str) -> float | None:
+    """The middle value of `field` over the repeats (the lower of two middles), None when no repeat has it.
+    A percentile of repeats is never averaged."""
+    values = sorted(s[field] for s in summaries if s.get(field) is not None)
+    return values[(len(values) - 1) // 2] if values else None
+
+
+def why_missing(summaries: list[dict[str, Any]], field: str) -> str | None:
+    """The first reason a repeat gives for not having `field`."""
+    return next((s["notes"][field] for s in summaries if field in s.get("notes", {})), None)
+
+
+def _key(value: Any) -> str:
+    """Equality of plain values whatever their container types: None-valued and left-out fields are the same."""
+    if isinstance(value, dict):
+        value = {k: v for k, v in value.items() if v not in (None, [], ())}
+    return json.dumps(value, sort_keys=True, default=list)

@@ -1,0 +1,34 @@
+"""At most four figures in a row, each with what it is compared to and, where it is missing, why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import streamlit as st
+
+MOST = 4
+
+
+@dataclass(frozen=True)
+class Card:
+    """`beside` is the line under the figure; `why` explains a figure that is "n/a"."""
+
+    label: str
+    value: str
+    beside: str = ""
+    why: str | None = None
+
+
+def cards(figures: Sequence[Card]) -> None:
+    for column, card in zip(st.columns(min(MOST, len(figures))), figures[:MOST], strict=False):
+        missing = card.value == "n/a"
+        column.metric(
+            card.label,
+            card.value,
+            delta=("withheld" if missing else card.beside) or None,
+            delta_color="off",
+            delta_arrow="off",
+            help=card.why if missing else None,
+            border=True,
+        )

@@ -1,0 +1,95 @@
+// Draws one plotly figure and keeps the viewer's zoom and legend while its data moves.
+//
+// Streamlit 1.67 rebuilds st.plotly_chart whenever its data changes; Plotly.react on a kept node does not. A figure
+// names colour roles ("@ink"); they are painted here with the palette of the mode that the page is in, so a change of
+// theme needs no word from the server.
+
+function loadPlotly(url) {
+  window.labPlotly ??= new Promise((resolve, reject) => {
+    const script = document.createElement("script");
+    script.src = url;
+    script.onload = () => resolve(window.Plotly);
+    script.onerror = () => {
+      window.labPlotly = undefined;
+      reject(new Error(`${url} could not be loaded`));
+    };
+    document.head.append(script);
+  });
+  return window.labPlotly;
+}
+
+function isDark(background) {
+  const canvas = document.createElement("canvas").getContext("2d");
+  canvas.fillStyle = background || "#ffffff"; // the canvas turns every CSS colour into #rrggbb
+  const [r, g, b] = [1, 3, 5].map((i) => parseInt(canvas.fillStyle.slice(i, i + 2), 16));
+  return 0.299 * r + 0.587 * g + 0.114 * b < 128;
+}
+
+function paint(value, palette) {
+  if (typeof value === "string") return value[0] === "@" ? (palette[value] ?? value) : value;
+  if (Array.isArray(value)) return value.map((inner) => paint(inner, palette));
+  if (value === null || typeof value !== "object" || "bdata" in value) return value;
+  return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, paint(inner, palette)]));
+}
+
+const drawn = new WeakMap(); // plot node → what stands on it
+
+async function draw(state) {
+  if (document.hidden || !state.data) return; // a hidden tab costs nothing; it is redrawn when it is seen again
+  const { figure, palettes, plotly } = state.data;
+  const background = getComputedStyle(state.plot).getPropertyValue("--st-background-color").trim();
+  const palette = palettes[isDark(background) ? "dark" : "light"];
+  try {
+    const Plotly = await loadPlotly(plotly);
+    if (!state.plot.isConnected) return;
+    const layout = paint(figure.layout, palette);
+    // While uirevision stays the same, Plotly keeps what the viewer did; "Reset zoom" makes it another.
+    layout.uirevision = `${layout.uirevision ?? "kept"}#${state.view}`;
+    await Plotly.react(state.plot, paint(figure.data, palette), layout, {
+      displayModeBar: false,
+      doubleClick: "reset",
+      scrollZoom: false,
+    });
+    if (!state.listening) {
+      state.listening = true;
+      state.plot.on("plotly_relayout", (change) => {
+        const keys = Object.keys(change);
+        if (keys.some((key) => key.includes(".range["))) state.reset.hidden = false;
+        if (keys.some((key) => key.endsWith(".autorange"))) state.reset.hidden = true;
+      });
+      state.plot.on("plotly_doubleclick", () => {
+        state.reset.hidden = true;
+      });
+      state.reset.onclick = () => {
+        state.reset.hidden = true;
+        state.view += 1;
+        draw(state);
+      };
+      state.resize.observe(state.plot);
+    }
+  } catch (error) {
+    state.plot.textContent = `The chart could not be drawn: ${error.message}. The numbers are under "Show data".`;
+  }
+}
+
+export default function ({ data, parentElement }) {
+  const plot = parentElement.querySelector(".lab-plot");
+  let state = drawn.get(plot);
+  if (!state) {
+    state = { plot, reset: parentElement.querySelector(".lab-reset"), view: 0, listening: false };
+    state.resize = new ResizeObserver(() => window.Plotly?.Plots.resize(plot));
+    state.seen = () => draw(state);
+    document.addEventListener("visibilitychange", state.seen);
+    drawn.set(plot, state);
+  }
+  state.data = data;
+  plot.setAttribute("aria-label", data.alt);
+  plot.style.height = `${data.figure.layout.height}px`;
+  draw(state);
+  return () => {
+    document.removeEventListener("visibilitychange", state.seen);
+    state.resize.disconnect();
+    window.Plotly?.purge(plot);
+    drawn.delete(plot);
+  };
+}

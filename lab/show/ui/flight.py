@@ -1,0 +1,220 @@
+"""The live page's parts: starting a load, changing it while it runs, and the panel that ticks.
+
+The panel is one fragment. It ticks once a second while the run goes on, reads what was added, and redraws; when it
+sees the run end it asks for one whole rerun, which leaves the ticking behind.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from lab.errors import LabError
+from lab.measure.summary import Summary
+from lab.measure.words import format_fraction, format_rate, format_seconds, level_label
+from lab.run import control, launch
+from lab.run.folder import RunFolder
+from lab.run.live import LiveView
+from lab.run.status import Status
+from lab.show.charts.live import recorder
+from lab.show.ui import chart, reads, runs
+from lab.show.ui.cards import Card, cards
+from lab.show.ui.words import badge
+from lab.spec import FAMILIES, Batching, ModelSpec
+
+TICK_S = 1.0
+DELAYS_MS = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
+MAX_BATCH_SIZE = 32
+WINDOWS: dict[str, int | None] = {"30 s": 30, "60 s": 60, "5 min": 300, "all": None}
+ENDED = {
+    "done": ("The run is over. This is what it recorded.", ":material/check_circle:"),
+    "failed": ("The run failed: {message}. What it recorded until then is kept.", ":material/error:"),
+    "cancelled": ("The run was stopped. What it recorded until then is kept.", ":material/stop_circle:"),
+    "interrupted": (
+        "The process of this run is gone without a word. What it had written is kept; start it again for a whole run.",
+        ":material/link_off:",
+    ),
+}
+
+
+def start_form() -> None:
+    """What to load and how hard; starts only on the button."""
+    st.info("No run goes on. Start a load here, and change it while it runs.", icon=":material/info:")
+    with st.container(border=True):
+        model, rate, batching, go = st.columns([2, 2, 2, 2], vertical_alignment="bottom")
+        name = model.selectbox("Model", [f for f in FAMILIES if f != "null"], key="l_model", bind="query-params")
+        rate_rps = rate.number_input(
+            "Rate, requests a second", 1.0, 100_000.0, 200.0, key="l_rate", bind="query-params"
+        )
+        on = batching.toggle("Dynamic batching", key="l_on", bind="query-params")
+        if go.button("Start the load", type="primary", icon=":material/play_arrow:", key="start_live", width="stretch"):
+            spec = ModelSpec(name=name, batching=Batching(max_batch_size=MAX_BATCH_SIZE) if on else None)
+            runs.start_live(spec, rate_rps)
+
+
+def header(folder: RunFolder, status: Status) -> None:
+    """What runs, in which state, and the button that ends it."""
+    title, button = st.columns([6, 1], vertical_alignment="bottom")
+    line = _what(folder)
+    title.title(line)
+    if status.active:
+        if button.button("Stop", icon=":material/stop:", key="stop", width="stretch"):
+            _stop(folder.run_id)
+    elif status.state in ENDED:
+        text, icon = ENDED[status.state]
+        message = text.format(message=status.message or "it gave no reason")
+        (st.error if status.state == "failed" else st.info)(message, icon=icon)
+
+
+def controls(folder: RunFolder) -> None:
+    """Rate and batching, to be changed while the load runs; only for a run of one cell."""
+    cells = folder.document["cells"]
+    if len(cells) != 1:
+        st.caption("An experiment compares its cells, so its settings stay as declared while it runs.")
+        return
+    run_id, cell = folder.run_id, cells[0]
+    arrival, batching = cell["workload"]["arrival"], cell["model"]["batching"]
+    with st.container(border=True):
+        load, on, delay = st.columns([3, 2, 4], vertical_alignment="bottom")
+        field = "concurrency" if arrival["kind"] == "closed" else "rate_rps"
+        label = "Users in a closed loop" if field == "concurrency" else "Rate, requests a second"
+        value = arrival[field]
+        key = f"l_{field}_{run_id}"
+        load.number_input(
+            label, min_value=type(value)(1), value=value, key=key, on_change=_send_load, args=(run_id, field, key),
+            persist_state="session", help="Applied at once; the moment is marked in the chart",
+        )  # fmt: skip
+        keys = (f"l_batching_{run_id}", f"l_delay_{run_id}")
+        on.toggle(
+            "Dynamic batching", value=batching is not None, key=keys[0], on_change=_send_batching, args=(run_id, keys),
+            persist_state="session", help="Reloads the model under load, in under two seconds",
+        )  # fmt: skip
+        delay.select_slider(
+            "Longest queue delay, ms", DELAYS_MS, value=_delay_ms(batching), key=keys[1], on_change=_send_batching,
+            args=(run_id, keys), persist_state="session", disabled=not st.session_state.get(keys[0]),
+            format_func=lambda ms: f"{ms:g}",
+        )  # fmt: skip
+    if refused := st.session_state.pop(f"refused_{run_id}", None):
+        st.error(refused, icon=":material/error:")
+
+
+def view_settings() -> tuple[int | None, bool, bool]:
+    """(seconds shown, latency on a log axis, paused): widgets, so that a reload and a copied link keep them."""
+    window, scale, pause = st.columns([3, 3, 2], vertical_alignment="bottom")
+    shown = window.segmented_control(
+        "Window", list(WINDOWS), default="60 s", required=True, key="w", bind="query-params"
+    )
+    log = scale.segmented_control("Latency axis", ["log", "linear"], default="log", required=True, key="scale",
+                                  bind="query-params")  # fmt: skip
+    paused = pause.toggle("Pause view", key="pause", help="Freezes the drawing, not the run")
+    return WINDOWS[shown or "60 s"], log != "linear", paused
+
+
+def panel(folder: RunFolder, window_s: int | None, log: bool, paused: bool) -> None:
+    """The figures of the moment and the recorder below them."""
+    active = folder.status().active
+
+    @st.fragment(run_every=TICK_S if active and not paused else None, key="live_panel")
+    def tick() -> None:
+        view = _held(folder, paused)
+        if active and not view.status.active:
+            reads.run_lines.clear()  # type: ignore[attr-defined]
+            st.rerun()
+        if view.status.active:
+            _progress(view)
+        if view.summary is not None:
+            cards(_moment(view.summary))
+        slo_s = folder.document["experiment"]["slo"]["latency_s"]
+        chart.show(
+            recorder(
+                view.series, view.memory_mib, view.events, slo_s=slo_s, window_s=window_s, log=log,
+                view=f"{folder.run_id} {window_s} {log}",
+            ),
+            key="recorder",
+            heading=False,
+        )  # fmt: skip
+
+    tick()
+
+
+def _held(folder: RunFolder, paused: bool) -> LiveView:
+    """A fresh look, or while the view is paused the one it was paused at."""
+    held = st.session_state.get("held")
+    if paused and held is not None and held[0] == folder.run_id:
+        return held[1]  # type: ignore[no-any-return]
+    view = reads.look(folder)
+    st.session_state["held"] = (folder.run_id, view)
+    return view
+
+
+def _progress(view: LiveView) -> None:
+    status = view.status
+    words = f"{badge(status.state)} {status.phase if status.phase != status.state else ''}"
+    if view.model is not None and view.workload is not None:
+        words += f" · {view.model['name']}, {level_label('model.batching', view.model['batching'])}"
+        words += f", {_load_words(view.workload['arrival'])}"
+    if status.message:
+        words += f" · {status.message}"
+    st.progress(min(1.0, max(0.0, status.progress or 0.0)), text=words)
+
+
+def _load_words(arrival: dict[str, Any]) -> str:
+    field = "concurrency" if arrival["kind"] == "closed" else "rate_rps"
+    return level_label(field, arrival[field]) if arrival.get(field) is not None else arrival["kind"]
+
+
+def _moment(summary: Summary) -> list[Card]:
+    """The newest minute of the block in progress, in four figures."""
+    notes = summary.notes
+    offered = format_rate(summary.offered_rps)
+    batch = "n/a" if summary.batch_mean is None else f"{summary.batch_mean:.1f}"
+    return [
+        Card("Served", format_rate(summary.throughput_rps), f"of {offered} offered", notes.get("throughput_rps")),
+        Card("p99 latency", format_seconds(summary.latency_p99_s), f"p50 {format_seconds(summary.latency_p50_s)}",
+             notes.get("latency_p99_s")),
+        Card("Mean batch", batch, f"{format_seconds(summary.queue_mean_s)} in queue", notes.get("batch_mean")),
+        Card("Failed", format_fraction(summary.error_fraction), "of what finished", notes.get("error_fraction")),
+    ]  # fmt: skip
+
+
+def _what(folder: RunFolder) -> str:
+    document = folder.document
+    experiment = document["experiment"]
+    name = experiment["model"]["name"]
+    if len(document["cells"]) == 1:
+        return f"{name} under load"
+    return f"{experiment['id'].replace('_', ' ').capitalize()} on {name}"
+
+
+def _stop(run_id: str) -> None:
+    with st.spinner("Stopping: what was measured is kept"):
+        try:
+            launch.stop(run_id)
+        except LabError as error:
+            st.error(str(error), icon=":material/error:")
+            return
+    reads.run_lines.clear()  # type: ignore[attr-defined]
+    st.rerun()
+
+
+def _send_load(run_id: str, field: str, key: str) -> None:
+    _send(run_id, {field: st.session_state[key]})
+
+
+def _send_batching(run_id: str, keys: tuple[str, str]) -> None:
+    on, delay_ms = (st.session_state[key] for key in keys)
+    batching = Batching(max_batch_size=MAX_BATCH_SIZE, max_queue_delay_us=round(delay_ms * 1000)) if on else None
+    _send(run_id, {"batching": None if batching is None else batching.model_dump(mode="json")})
+
+
+def _send(run_id: str, change: dict[str, Any]) -> None:
+    try:
+        control.send(run_id, change)
+    except LabError as error:
+        st.session_state[f"refused_{run_id}"] = str(error)
+
+
+def _delay_ms(batching: dict[str, Any] | None) -> float:
+    asked = (batching or {}).get("max_queue_delay_us", 0) / 1000
+    return min(DELAYS_MS, key=lambda ms: abs(ms - asked))

@@ -1,0 +1,44 @@
+"""What frames every page: the name, the style, and one status line (run, Triton, GPU, link)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import streamlit as st
+
+from lab.measure.words import plural
+from lab.show.ui import reads
+from lab.show.ui.words import badge
+
+TICK_S = 3.0
+HERE = Path(__file__).parent
+
+
+def show() -> None:
+    st.logo((HERE / "logo.svg").read_text(), size="large")
+    st.html(HERE / "style.css")
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", key="strip"):
+        _line()
+        with st.popover("Link", icon=":material/link:", type="tertiary", help="The link to what you see"):
+            st.caption("Opens the same run with the same view; starts nothing.")
+            st.code(st.context.url or "", language=None, wrap_lines=True)
+            if run_id := st.query_params.get("run"):
+                st.caption("The same run in a terminal:")
+                st.code(f"python -m lab show {run_id}", language="bash", wrap_lines=True)
+
+
+@st.fragment(run_every=TICK_S, key="strip_line")
+def _line() -> None:
+    going = reads.active_runs()
+    alive, models = reads.server()
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        if going:
+            st.markdown(badge(going[0].state), width="content")
+            st.page_link("pages/live.py", label=going[0].what, query_params={"run": going[0].run_id})
+            if len(going) > 1:
+                st.markdown(f":gray-badge[:material/hourglass_empty: {len(going) - 1} waiting]", width="content")
+        else:
+            st.markdown(":gray-badge[:material/bedtime: no run]", width="content")
+        triton = f"Triton serves {plural(len(models), 'model')}" if alive else "no Triton"
+        st.markdown(f":{'green' if alive else 'orange'}-badge[:material/dns: {triton}]", width="content")
+        st.markdown(f":gray-badge[:material/memory: {reads.gpu()}]", width="content")

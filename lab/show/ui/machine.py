@@ -1,0 +1,93 @@
+"""The System page's parts: the managed server, its models one by one, and its log. Looks, changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import streamlit as st
+
+from lab.errors import LabError, ModelError
+from lab.home import home
+from lab.serve import record
+from lab.serve.process import last_lines
+from lab.serve.repository import config_pbtxt
+from lab.serve.triton import Server
+from lab.show.ui import reads
+from lab.spec import Batching, ModelSpec, parse
+
+LOG_LINES = 200
+
+
+def server() -> None:
+    """Whether the managed Triton lives, where it answers, and each model's own health."""
+    attached = Server.attach()
+    if attached is None:
+        st.info(
+            "No managed Triton lives. `make lab` starts one beside this page; without it each run starts its own and "
+            "stops it afterwards.",
+            icon=":material/dns:",
+        )
+        return
+    try:
+        st.markdown(
+            f":green-badge[:material/check: alive] process {attached.pid} · gRPC `{attached.grpc_url}` · "
+            f"HTTP `{attached.http_url}`" + (f" · metrics `{attached.metrics_url}`" if attached.metrics_url else "")
+        )
+        _models(attached)
+    finally:
+        attached.client.close()
+
+
+def _models(attached: Server) -> None:
+    # Health is asked of each model: Triton's own "ready" says nothing of a single one.
+    states = attached.states()
+    if not states:
+        st.caption("It serves no model yet; a run loads what it needs.")
+    for state in states:
+        if state.ready:
+            st.markdown(f":green-badge[:material/check: ready] **{state.name}**")
+        else:
+            st.markdown(
+                f":orange-badge[:material/pause: not serving] **{state.name}** · {state.reason or 'no reason given'}"
+            )
+    ready = [state.name for state in states if state.ready]
+    if not ready:
+        return
+    name = st.selectbox("Configuration in force of", ready, key="y_model", bind="query-params")
+    try:
+        with st.expander(f"What Triton says it runs for {name}", icon=":material/data_object:"):
+            st.json(attached.config(name), expanded=2)
+    except ModelError as error:
+        st.caption(str(error))
+
+
+def config_viewer() -> None:
+    """config.pbtxt as the lab writes it for what is chosen here: a pure function of the model."""
+    family, on, delay, size = st.columns([3, 2, 3, 3], vertical_alignment="bottom")
+    name = family.selectbox("Model", ["digits", "embedder", "sleeper", "null"], key="y_family", bind="query-params")
+    batching = on.toggle("Batching", value=True, key="y_on", bind="query-params")
+    delay_us = delay.number_input("Queue delay, µs", 0, 1_000_000, 2000, 500, key="y_delay", bind="query-params")
+    most = size.number_input("Largest batch", 1, 1024, 32, key="y_size", bind="query-params")
+    value = {"max_batch_size": most, "max_queue_delay_us": delay_us} if batching else None
+    try:
+        st.code(
+            config_pbtxt(ModelSpec(name=name, batching=None if value is None else parse(Batching, value))), "protobuf"
+        )
+    except LabError as error:
+        st.error(str(error), icon=":material/error:")
+
+
+def logs() -> None:
+    """The last lines of the managed server's log, and of a run's when one is chosen."""
+    managed = record.read()
+    choices = {"Triton": Path(managed.log) if managed else home() / "triton.log"}
+    for line in reads.run_lines()[:5]:
+        path = home() / "runs" / line.run_id / "log.txt"
+        if path.exists():
+            choices[line.run_id] = path
+    chosen = st.selectbox("Log of", list(choices), key="y_log", bind="query-params")
+    lines = last_lines(choices[chosen], LOG_LINES)
+    if not lines:
+        st.caption("This log is empty: nothing was started under it yet.")
+        return
+    st.code("\n".join(lines), language="log", height=320)

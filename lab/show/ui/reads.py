@@ -1,0 +1,124 @@
+"""What pages read from disk, kept for a moment and shared by all sessions, so that many open tabs cost one read.
+
+Everything here is read-only; the truth stays in the run folders. Cached values are plain, never live objects.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import streamlit as st
+
+from lab.measure.words import plural
+from lab.run import catalogue, results
+from lab.run.folder import RunFolder, runs
+from lab.run.live import Live, LiveView
+from lab.run.status import ACTIVE
+from lab.serve import doctor, installation, record
+from lab.show import pooled
+from lab.spec import Experiment
+
+
+@dataclass(frozen=True)
+class RunLine:
+    """One run in a list."""
+
+    run_id: str
+    state: str
+    created_utc: str
+    experiment: str
+    model: str
+    cells: int
+    quick: bool
+    message: str
+
+    @property
+    def active(self) -> bool:
+        return self.state in ACTIVE
+
+    @property
+    def what(self) -> str:
+        """ "batching on digits, quick", or why nothing more is known."""
+        if not self.experiment:
+            return self.message or "unreadable"
+        return f"{self.experiment} on {self.model}{', quick' if self.quick else ''}"
+
+
+@st.cache_data(ttl=2.0, show_spinner=False)
+def run_lines() -> list[RunLine]:
+    """Every run, newest first."""
+    lines = []
+    for info in runs():
+        experiment = info.document.get("experiment") or {}
+        lines.append(
+            RunLine(
+                info.run_id,
+                info.state,
+                info.created_utc,
+                experiment.get("id", ""),
+                experiment.get("model", {}).get("name", ""),
+                len(info.document.get("cells", ())),
+                bool(info.document.get("quick")),
+                info.message,
+            )
+        )
+    return lines
+
+
+def active_runs() -> list[RunLine]:
+    """Runs that go on, the one that measures first and those that wait behind it after it."""
+    going = [line for line in run_lines() if line.active]
+    return sorted(going, key=lambda line: (line.state == "queued", line.created_utc))
+
+
+def document(folder: RunFolder) -> dict[str, Any]:
+    """The run's document (lab.run.results); computed once for an ended run, anew for one that goes on."""
+    status = folder.status()
+    if status.active:
+        return results.document(folder)
+    return _ended(folder.run_id, status.state, status.heartbeat_ns)
+
+
+@st.cache_data(max_entries=4, show_spinner="Reading the run")
+def _ended(run_id: str, state: str, heartbeat_ns: int) -> dict[str, Any]:
+    # state and heartbeat are part of the key: a run that was seen as interrupted may have been continued since.
+    return results.document(RunFolder.open(run_id))
+
+
+@st.cache_data(max_entries=4, show_spinner="Reading the latencies")
+def latencies(run_id: str, factor: str | None, load: str, levels: tuple[str, ...]) -> dict[str, Any]:
+    """{level: latencies in s} of an ended run at one load; see lab.show.pooled."""
+    return pooled.latencies(RunFolder.open(run_id), factor, load, levels)
+
+
+def look(folder: RunFolder) -> LiveView:
+    """The run as it stands now; reads only what was added since this session last looked."""
+    live = st.session_state.get("live")
+    if live is None or live.folder.run_id != folder.run_id:
+        live = st.session_state["live"] = Live(folder)
+    return live.update()
+
+
+@st.cache_data(ttl=2.0, show_spinner=False)
+def server() -> tuple[bool, tuple[str, ...]]:
+    """(whether the managed Triton lives, the models it was told to load)."""
+    found = record.read()
+    return (False, ()) if found is None else (True, tuple(found.models))
+
+
+@st.cache_resource(show_spinner=False)
+def declared(experiment_id: str) -> Experiment:
+    return catalogue.experiment(experiment_id)
+
+
+@st.cache_data(ttl=600.0, show_spinner=False)
+def gpu() -> str:
+    """ "no GPU" or how many there are."""
+    return plural(installation.gpus(), "GPU") if installation.gpus() else "no GPU"
+
+
+@st.cache_data(ttl=15.0, show_spinner=False)
+def readiness() -> list[doctor.Check]:
+    """What `python -m lab doctor` finds."""
+    return doctor.checks()

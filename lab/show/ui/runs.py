@@ -1,0 +1,92 @@
+"""Which run a page is about, and starting one so that a double click is one run.
+
+The URL holds the run: a reload, a copied link and a second browser all show the same one. Opening a link starts
+nothing. The session remembers the run only so that the menu leads to the page of the run just seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import streamlit as st
+
+from lab.errors import FolderError, LabError
+from lab.run import launch
+from lab.run.folder import RunFolder, new_run_id
+from lab.show.ui import reads
+from lab.spec import ModelSpec
+
+
+def chosen(fits: Callable[[reads.RunLine], bool] = lambda line: True) -> RunFolder | None:
+    """The run in the URL; else the one this session saw last, else one that goes on, if it `fits` the page.
+
+    An id that leads nowhere is told on the page, with a way on, and gives None."""
+    asked = st.query_params.get("run")
+    run_id = asked or _likely(fits)
+    if run_id is None:
+        return None
+    try:
+        folder = RunFolder.open(run_id)
+    except FolderError as error:
+        if asked:
+            st.warning(str(error), icon=":material/search_off:")
+            st.page_link("pages/runs.py", label="See the runs there are", icon=":material/list:")
+        return None
+    remember(run_id)
+    return folder
+
+
+def remember(run_id: str) -> None:
+    """Make this the page's run, in the URL and for the menu."""
+    st.session_state["seen_run"] = run_id
+    if st.query_params.get("run") != run_id:
+        st.query_params["run"] = run_id
+
+
+def start(experiment_id: str, settings: Sequence[str], quick: bool, page: str) -> None:
+    """Start a run and go to `page`; one line on the page when it is refused."""
+    _begin(experiment_id, page, lambda run_id: launch.start(experiment_id, list(settings), quick, run_id))
+
+
+def start_live(model: ModelSpec, rate_rps: float) -> None:
+    """Start an open-ended load on `model` and watch it."""
+    _begin(f"live-{model.name}", "pages/live.py", lambda run_id: launch.start_live(model, run_id, rate_rps=rate_rps))
+
+
+def _begin(name: str, page: str, begin: Callable[[str], object]) -> None:
+    run_id = _id_for(name)
+    try:
+        with st.spinner("Starting a process of its own for the run"):
+            begin(run_id)
+    except LabError as error:
+        st.error(str(error), icon=":material/error:")
+        return
+    reads.run_lines.clear()  # type: ignore[attr-defined]
+    st.session_state["seen_run"] = run_id
+    st.switch_page(page, query_params={"run": run_id})
+
+
+def _id_for(name: str) -> str:
+    """The id for the next start: the last one again for as long as its run goes on (a second click finds the run
+    there) or was never made (the start was refused)."""
+    key = f"next_run_{name}"
+    run_id = st.session_state.get(key)
+    if run_id is not None:
+        try:
+            over = not RunFolder.open(run_id).status().active
+        except FolderError:
+            over = False
+        if not over:
+            return str(run_id)
+    run_id = st.session_state[key] = new_run_id(name)
+    return run_id
+
+
+def _likely(fits: Callable[[reads.RunLine], bool]) -> str | None:
+    seen = st.session_state.get("seen_run")
+    lines = reads.run_lines()
+    fitting = [line for line in lines if fits(line)]
+    if any(line.run_id == seen for line in fitting):
+        return str(seen)
+    going = [line for line in fitting if line.active]
+    return going[-1].run_id if going else None

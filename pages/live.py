@@ -1,0 +1,28 @@
+"""Live run: what happens each second, and changing the load while it runs."""
+
+import streamlit as st
+
+from lab.show.ui import flight, runs
+
+folder = runs.chosen(lambda line: line.active)
+if folder is None:
+    st.title("Live run")
+    flight.start_form()
+    st.stop()
+
+status = folder.status()
+flight.header(folder, status)
+if status.active:
+    flight.controls(folder)
+window_s, log, paused = flight.view_settings()
+flight.panel(folder, window_s, log, paused)
+if not status.active:
+    with st.container(horizontal=True):
+        if len(folder.document["cells"]) > 1:
+            st.page_link(
+                "pages/batching.py",
+                label="See what happened",
+                icon=":material/stacks:",
+                query_params={"run": folder.run_id},
+            )
+        st.page_link("pages/runs.py", label="All runs", icon=":material/list:")
