@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -105,13 +106,14 @@ class Decoder:
     @classmethod
     def load(cls, folder: Path, dtype: torch.dtype, device: str = "cpu") -> Decoder:
         """From a Hugging Face folder. ValueError when its architecture is another one or a tensor is missing."""
-        files = [safe_open(path, framework="pt", device=device) for path in sorted(folder.glob("*.safetensors"))]
+        files: list[Any] = [safe_open(path, framework="pt", device=device) for path in folder.glob("*.safetensors")]
         where = {name: file for file in files for name in file.keys()}  # noqa: SIM118  a file is no dict
 
         def read(name: str) -> Tensor:
             if name not in where:
                 raise ValueError(f"{folder}: no tensor {name} in its *.safetensors")
-            return where[name].get_tensor(name)
+            tensor: Tensor = where[name].get_tensor(name)
+            return tensor
 
         return cls(LlamaConfig.read(folder), read, dtype, device)
 
@@ -222,5 +224,5 @@ def _rotations(config: LlamaConfig, dtype: torch.dtype, device: str) -> tuple[Te
 
 def _rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> None:
     """Turns the query and key heads [n, heads, head_dim] in place to their positions."""
-    swapped = heads.unflatten(-1, (2, -1)).flip(-2).flatten(-2)  # (second half, first half)
+    swapped = heads.view(*heads.shape[:-1], 2, -1).flip(-2).flatten(-2)  # (second half, first half)
     torch.addcmul(heads * cos, swapped, sin, out=heads)
