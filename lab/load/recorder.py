@@ -1,0 +1,106 @@
+"""Finished requests, from the moment they end to the run folder.
+
+Rows go into arrays that are allocated once; a flush hands slices of them to the stream writer and starts over at row
+0, so it copies and allocates next to nothing while requests are in flight.
+"""
+
+from __future__ import annotations
+
+import array
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from lab.measure.records import OUTCOMES, REQUESTS
+from lab.stream import StreamWriter
+
+CAPACITY = 65_536
+NEVER_SENT = -1
+
+
+class Recorder:
+    """Appends rows of the REQUESTS schema to one file. `finished`, `never_sent` and `outcomes` count the rows of the
+    block, up to the last flush or the last row."""
+
+    def __init__(self, path: Path, capacity: int = CAPACITY) -> None:
+        self._writer = StreamWriter(path, REQUESTS)
+        self._capacity = capacity
+        self._request = array.array("q", bytes(8 * capacity))
+        self._due = array.array("q", bytes(8 * capacity))
+        self._sent = array.array("q", bytes(8 * capacity))
+        self._done = array.array("q", bytes(8 * capacity))
+        self._outcome = array.array("B", bytes(capacity))
+        self._columns = [np.frombuffer(a, np.int64) for a in (self._request, self._due, self._sent, self._done)]
+        self._outcome_column = np.frombuffer(self._outcome, np.uint8)
+        self._detail: dict[int, str] = {}  # by row; rows without a detail are ok
+        self._rows = 0
+        self._block = 0
+        self._flushed = 0
+        self._never_sent = 0
+        self._outcomes: Counter[str] = Counter()
+
+    def begin(self, block: int) -> None:
+        self.flush()
+        self._block = block
+        self._flushed = self._never_sent = 0
+        self._outcomes = Counter()
+
+    def add(self, request: int, due_ns: int, sent_ns: int, done_ns: int, outcome: int, detail: str | None) -> None:
+        """One finished request; `sent_ns` is NEVER_SENT when it waited in the client until it was given up."""
+        row = self._rows
+        self._request[row] = request
+        self._due[row] = due_ns
+        self._sent[row] = sent_ns
+        self._done[row] = done_ns
+        self._outcome[row] = outcome
+        if detail is not None:
+            self._detail[row] = detail
+        self._rows = row + 1
+        if self._rows == self._capacity:
+            self.flush()
+
+    @property
+    def finished(self) -> int:
+        return self._flushed + self._rows
+
+    def counts(self) -> tuple[int, dict[str, int]]:
+        """(requests given up before they were sent, requests by outcome) among the flushed rows of the block."""
+        return self._never_sent, dict(self._outcomes)
+
+    def flush(self) -> None:
+        """Write every row down. FolderError when the disk refuses."""
+        rows, self._rows = self._rows, 0
+        if not rows:
+            return
+        request, due, sent, done = (column[:rows] for column in self._columns)
+        outcome = self._outcome_column[:rows]
+        never_sent = sent == NEVER_SENT
+        detail = pa.nulls(rows, pa.string())
+        if self._detail:
+            detail = pa.array([self._detail.get(row) for row in range(rows)], pa.string())
+            self._detail = {}
+        self._writer.write(
+            pa.RecordBatch.from_arrays(
+                [
+                    pa.array(np.full(rows, self._block, np.int32)),
+                    pa.array(request),
+                    pa.array(due),
+                    pa.array(sent, mask=never_sent),
+                    pa.array(done),
+                    pa.array(outcome),
+                    detail,
+                ],
+                schema=REQUESTS,
+            )
+        )
+        self._flushed += rows
+        self._never_sent += int(never_sent.sum())
+        for index, count in enumerate(np.bincount(outcome, minlength=len(OUTCOMES))):
+            if count:
+                self._outcomes[OUTCOMES[index]] += int(count)
+
+    def close(self) -> None:
+        self.flush()
+        self._writer.close()

@@ -1,0 +1,144 @@
+"""Triton over gRPC: tensors become serialized ModelInferRequests, a gRPC status becomes an outcome.
+
+Keeps one connection and replaces it when it is lost. While there is none, requests wait for the next attempt to
+connect, and are refused when it fails; attempts are RETRY_S apart so that a dead server is not asked 100,000 times a
+second. Messages come from tritonclient's own protobuf classes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from tritonclient.grpc import service_pb2
+from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
+
+from lab.errors import InputError
+from lab.load.targets import INVALID, Done, Tensors
+from lab.load.targets.h2 import Call, Connection, Method
+from lab.measure.records import ERROR, OK, REFUSED, TIMEOUT
+
+PATH = "/inference.GRPCInferenceService/ModelInfer"
+RETRY_S = 0.1
+SETTLE_S = 1.0
+"""How long `open` waits for the server's first word; a frozen server must not hold up the start."""
+
+STATUS = (
+    "OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS PERMISSION_DENIED "
+    "RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED INTERNAL UNAVAILABLE DATA_LOSS "
+    "UNAUTHENTICATED"
+).split()
+OUTCOME = {
+    "OK": OK,
+    "DEADLINE_EXCEEDED": TIMEOUT,
+    "UNAVAILABLE": REFUSED,  # Triton: the queue is full, or the model is not loaded
+    "RESOURCE_EXHAUSTED": REFUSED,
+    "INVALID_ARGUMENT": INVALID,
+    "NOT_FOUND": INVALID,
+    "UNIMPLEMENTED": INVALID,
+}
+"""Every other status is an error."""
+
+
+def read_status(status: str, message: str) -> tuple[int, str | None]:
+    """(outcome, detail) of a call that ended with the gRPC `status` (a number, in text) and `message`."""
+    name = STATUS[int(status)] if status.isdigit() and int(status) < len(STATUS) else status
+    return OUTCOME.get(name, ERROR), None if name == "OK" else f"{name}: {message}"
+
+
+class TritonGrpc:
+    """`url` is HOST:PORT, or grpc://HOST:PORT."""
+
+    def __init__(self, url: str, done: Done) -> None:
+        self._host, self._port = split_url(url)
+        self._method = Method(f"{self._host}:{self._port}", PATH)
+        self._done = done
+        self._connection: Connection | None = None  # takes new calls
+        self._leaving: list[Connection] = []  # take none, and may still owe answers
+        self._waiting: dict[int, Call] = {}  # calls without a connection
+        self._connecting: asyncio.Task[None] | None = None
+        self._next_try_s = 0.0
+
+    def prepare(self, model: str, requests: Sequence[Tensors]) -> list[Call]:
+        return [self._method.call(infer_request(model, request)) for request in requests]
+
+    async def open(self) -> None:
+        self._connect()
+        assert self._connecting is not None
+        await self._connecting
+        if self._connection is not None:
+            await asyncio.wait([self._connection.settled], timeout=SETTLE_S)
+
+    def send(self, number: int, message: Call) -> None:
+        if self._connection is not None:
+            self._connection.send(number, message)
+        else:
+            self._waiting[number] = message
+            self._connect()
+
+    def cancel(self, number: int) -> None:
+        if self._waiting.pop(number, None) is None:
+            for connection in self._connections():
+                connection.cancel(number)
+
+    async def close(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+        for connection in self._connections():
+            connection.close()
+
+    def _connections(self) -> list[Connection]:
+        return self._leaving + ([self._connection] if self._connection is not None else [])
+
+    def _connect(self) -> None:
+        if self._connecting is None or self._connecting.done():
+            self._connecting = asyncio.get_running_loop().create_task(self._try_to_connect())
+
+    async def _try_to_connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(self._next_try_s - loop.time())
+        self._next_try_s = loop.time() + RETRY_S
+        try:
+            self._connection = await Connection.open(self._host, self._port, self._done, read_status, self._left)
+        except OSError as error:
+            now_ns = time.perf_counter_ns()
+            # What `done` sends in its turn belongs to the next attempt, so it finds this one over.
+            self._connecting = None
+            waiting, self._waiting = self._waiting, {}
+            for number in waiting:
+                self._done(number, REFUSED, f"{self._host}:{self._port}: {error.strerror or error}", now_ns)
+        else:
+            waiting, self._waiting = self._waiting, {}
+            for number, call in waiting.items():
+                self.send(number, call)
+
+    def _left(self, connection: Connection) -> None:
+        self._leaving = [old for old in self._leaving if old.in_flight]
+        if connection.in_flight:
+            self._leaving.append(connection)
+        if connection is self._connection:
+            self._connection = None
+
+
+def infer_request(model: str, request: Tensors) -> bytes:
+    """A serialized ModelInferRequest; arrays float32, int32, … as they are, object arrays of str or bytes as BYTES."""
+    message = service_pb2.ModelInferRequest(model_name=model)
+    for name, array in request.items():
+        message.inputs.add(name=name, datatype=np_to_triton_dtype(array.dtype), shape=array.shape)
+        message.raw_input_contents.append(raw(array))
+    return message.SerializeToString()
+
+
+def raw(array: np.ndarray) -> bytes:
+    """The array's elements as Triton's raw tensor format has them."""
+    return serialize_byte_tensor(array).item() if array.dtype.kind in "OSU" else array.tobytes()
+
+
+def split_url(url: str) -> tuple[str, int]:
+    """("127.0.0.1", 8001) from "127.0.0.1:8001", with or without a scheme before it."""
+    host, colon, port = url.partition("://")[2].rpartition(":") if "://" in url else url.rpartition(":")
+    if not colon or not host or not port.isdigit():
+        raise InputError(f"url {url!r}: allowed is HOST:PORT, such as 127.0.0.1:8001")
+    return host, int(port)

@@ -1,0 +1,196 @@
+"""A load worker: one process that sends its share of each block.
+
+    python -m lab.load.worker FOLDER K        appends to FOLDER/requests-K.arrows
+
+Orders come as JSON lines on stdin, reports go out as JSON lines on stdout (generator.py is the other end):
+
+    {"order": "prepare", "job": {…}, "worker": k, "workers": n}       → a first report
+    {"order": "start", "start_ns": …}                                 → a report every REPORT_S, the last with "over"
+    {"order": "rate", "rate_rps": …, "at_ns": …} | {"order": "concurrency", "concurrency": …} | {"order": "cancel"}
+
+A closed stdin means that the run is gone: what is unanswered is recorded as cancelled, and the worker ends. While a
+block runs the garbage collector is off, and everything that was there before it is frozen. Imports neither torch nor
+Streamlit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from lab.errors import InputError, LabError
+from lab.load.driver import ClosedLoop, Driver, OpenLoop
+from lab.load.payload import POOL, requests_for
+from lab.load.recorder import Recorder
+from lab.load.schedule import arrivals, share
+from lab.load.targets import Target
+from lab.load.targets.triton_grpc import TritonGrpc
+from lab.load.targets.triton_http import TritonHttp
+from lab.spec import ClosedLoop as Users
+from lab.spec import ModelSpec, Workload
+
+REPORT_S = 0.25
+"""Rows are flushed and counts reported this often."""
+LONGEST_DETAIL = 500
+
+TARGETS: dict[str, type[TritonGrpc] | type[TritonHttp]] = {"grpc": TritonGrpc, "http": TritonHttp}
+
+
+class Worker:
+    """Obeys one order after the other."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._made_for: Any = None  # what `_messages` were made for; the cells of an experiment share them
+        self._messages: list[Any] = []
+        self._worker, self._workers = 0, 1
+        self._workload: Workload
+        self._target: Target
+        self._driver: Driver | None = None
+        self._changes = 0
+        self._block: asyncio.Task[None] | None = None
+
+    async def obey(self, order: dict[str, Any]) -> None:
+        kind = order["order"]
+        if kind == "prepare":
+            try:
+                tell(self._report(await self._prepare(order)))
+            except InputError as error:
+                tell({"input_error": str(error)})
+        elif kind == "start":
+            self._block = asyncio.create_task(self._run(order["start_ns"]))
+        elif kind == "rate" and isinstance(self._driver, OpenLoop):
+            self._change_rate(self._driver, order["rate_rps"], order["at_ns"], order["end_ns"])
+        elif kind == "concurrency" and isinstance(self._driver, ClosedLoop):
+            self._driver.change_users(share(order["concurrency"], self._worker, self._workers))
+        elif kind == "cancel" and self._driver is not None:
+            self._driver.cancel()
+
+    async def end(self) -> None:
+        """The run is gone: give up what is in flight."""
+        if self._block is not None and self._driver is not None:
+            self._driver.cancel()
+            await self._block
+        self._recorder.close()
+
+    async def _prepare(self, order: dict[str, Any]) -> Driver:
+        job, self._worker, self._workers = order["job"], order["worker"], order["workers"]
+        self._workload = workload = Workload.model_validate(job["workload"])
+        self._changes = 0
+        self._driver = driver = self._driver_for(workload)
+        self._target = TARGETS[workload.protocol](job["url"], driver.done)
+        self._prepare_messages(job["url"], ModelSpec.model_validate(job["model"]), workload)
+        self._recorder.begin(job["block"])
+        await self._target.open()
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        return driver
+
+    def _driver_for(self, workload: Workload) -> Driver:
+        common: dict[str, Any] = {
+            "duration_s": workload.duration_s,
+            "timeout_s": workload.timeout_s,
+            "messages": self._messages,
+            "recorder": self._recorder,
+            "worker": self._worker,
+            "workers": self._workers,
+        }
+        arrival = workload.arrival
+        if isinstance(arrival, Users):
+            users = share(arrival.concurrency, self._worker, self._workers)
+            return ClosedLoop(users=users, think_s=arrival.think_s, **common)
+        cap = workload.max_in_flight
+        return OpenLoop(
+            schedule=arrivals(arrival, workload.duration_s, workload.seed),
+            max_in_flight=None if cap is None else share(cap, self._worker, self._workers),
+            **common,
+        )
+
+    def _prepare_messages(self, url: str, model: ModelSpec, workload: Workload) -> None:
+        made_for = (url, model.name, model.family, workload.protocol, workload.seed, workload.sleep_s, self._workers)
+        if made_for != self._made_for:
+            pool = requests_for(model, workload, POOL - POOL % self._workers)
+            # In place: the driver holds this list already.
+            self._messages[:] = self._target.prepare(model.name, pool[self._worker :: self._workers])
+            self._made_for = made_for
+
+    async def _run(self, start_ns: int) -> None:
+        driver = self._driver
+        assert driver is not None
+        driver.start(self._target, start_ns)
+        while not driver.over.done():
+            await asyncio.wait([driver.over], timeout=REPORT_S)
+            self._recorder.flush()
+            tell(self._report(driver))
+        gc.enable()
+        await self._target.close()
+        while not tell(self._report(driver) | {"over": True}):  # the last word must arrive
+            await asyncio.sleep(REPORT_S)
+
+    def _report(self, driver: Driver) -> dict[str, Any]:
+        never_sent, outcomes = self._recorder.counts()
+        in_flight = driver.in_flight
+        return {
+            "planned": driver.planned,
+            "sent": sum(outcomes.values()) - never_sent + in_flight,
+            "in_flight": in_flight,
+            "outcomes": outcomes,
+            "invalid": driver.invalid and driver.invalid[:LONGEST_DETAIL],
+        }
+
+    def _change_rate(self, driver: OpenLoop, rate_rps: float, at_ns: int, end_ns: int) -> None:
+        # Each change draws from a seed of its own, the same one in every worker.
+        self._changes += 1
+        arrival = self._workload.arrival.model_copy(update={"rate_rps": rate_rps})
+        left_s = max(end_ns - at_ns, 0) / 1e9
+        driver.change_schedule(at_ns, arrivals(arrival, left_s, self._workload.seed + 1_000_003 * self._changes))
+
+
+def tell(report: dict[str, Any]) -> bool:
+    """Write one line to stdout; False when the reader is behind and the line was left out. A line is shorter than
+    PIPE_BUF, so it goes whole or not at all, and a reader that sleeps never stops the load."""
+    try:
+        os.write(1, json.dumps(report).encode() + b"\n")
+    except BlockingIOError:
+        return False
+    except BrokenPipeError:
+        pass  # the run is gone; the closed stdin says so too
+    return True
+
+
+async def serve(folder: Path, index: int) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_die)
+    orders = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
+    os.set_blocking(1, False)
+    worker = Worker(Recorder(folder / f"requests-{index}.arrows"))
+    while line := await orders.readline():
+        await worker.obey(json.loads(line))
+    await worker.end()
+
+
+def _die(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A fault in a callback: better no worker than one that goes on with wrong counts."""
+    error = context.get("exception")
+    if isinstance(error, LabError):
+        print(error, file=sys.stderr)
+    elif error is not None:
+        traceback.print_exception(error)
+    else:
+        print(context["message"], file=sys.stderr)
+    sys.stderr.flush()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(Path(sys.argv[1]), int(sys.argv[2])))
