@@ -70,6 +70,7 @@ class MeasureLock:
     def release(self) -> None:
         """Let the next one measure. Does nothing when the lock is not held."""
         if self._fd is not None:
+            os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = None
 

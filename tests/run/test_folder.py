@@ -334,6 +334,9 @@ def test_a_full_disk_ends_in_a_clear_state_with_earlier_rows_readable(small_disk
     assert opened.read("telemetry").num_rows == written
     assert opened.events()[0]["phase"] == "running"
     assert opened.summary == {"note": "y" * 100_000}
+    (small_disk / "somebody-else").unlink()
+    run.event("phase", phase="room again")
+    assert opened.events()[-1]["phase"] == "room again"
 
 
 WRITE_UNTIL_KILLED = """

@@ -41,13 +41,15 @@ class Contender:
         )
 
     def says(self, expected: str) -> None:
-        """Read on until the line is `expected`; a process that never says it ends the output."""
+        """Read on until the line is `expected`; AssertionError when it takes the lock, or ends, before."""
         assert self.process.stdout is not None
         lines = []
         for line in self.process.stdout:
             lines.append(line.strip())
             if lines[-1] == expected:
                 return
+            if lines[-1] == "has it":
+                break
         raise AssertionError(f"never said {expected!r}, but {lines[-5:]}")
 
     def let_go(self) -> None:
@@ -94,6 +96,23 @@ def test_places_are_told_and_served_in_order_of_coming() -> None:
         third.says("waits 1 run-b")
         second.let_go()
         third.says("has it")
+
+
+def test_nobody_overtakes_an_older_waiter_that_is_slow_to_move_up() -> None:
+    with contenders() as start:
+        first = start("run-a")
+        first.says("has it")
+        second = start("run-b")
+        second.says("waits 1 run-a")
+        third = start("run-c")
+        third.says("waits 2 run-a")
+        second.process.send_signal(signal.SIGSTOP)
+        first.let_go()
+        for _ in range(3):
+            third.says("waits 2 another run")  # the lock is free, and not for it
+        second.process.send_signal(signal.SIGCONT)
+        second.says("has it")
+        third.says("waits 1 run-b")
 
 
 def test_a_killed_holder_and_a_killed_waiter_block_nobody(lab_home: Path) -> None:
