@@ -23,6 +23,11 @@ STOP_LIMIT_S = 15.0
 DRAIN_S = 5
 """How long Triton itself waits for calls in flight when it is asked to stop."""
 
+STUB_LIMIT_S = 10.0
+"""How long stubs may take to notice that their server is gone."""
+
+STUB = "triton_python_backend_stub"
+
 POLL_S = 0.02
 
 
@@ -94,22 +99,31 @@ def _try(command: list[str], repository: Path, log: Path, picked: Sequence[int])
 def end(state: ServerRecord, limit_s: float = STOP_LIMIT_S) -> str:
     """Asks the server to stop, kills it after `limit_s`, and leaves neither stubs nor shared memory of it behind.
     "stopped", "killed after 15 s", or "had ended before"."""
-    how = "had ended before"
-    if state.alive():
-        server = psutil.Process(state.pid)
-        stubs = server.children(recursive=True)
-        how = _terminate(server, limit_s)
-        _, alive = psutil.wait_procs(stubs, timeout=5.0)  # they notice within seconds that their server is gone
-        for stub in alive:
-            with suppress(psutil.Error):
-                stub.kill()
-        psutil.wait_procs(alive, timeout=5.0)
+    how = _terminate(state.pid, limit_s) if state.alive() else "had ended before"
+    _, alive = psutil.wait_procs(_stubs(state.prefix), timeout=STUB_LIMIT_S)
+    for stub in alive:
+        with suppress(psutil.Error):
+            stub.kill()
+    psutil.wait_procs(alive, timeout=STUB_LIMIT_S)
     leftovers.remove()
     return how
 
 
-def _terminate(server: psutil.Process, limit_s: float) -> str:
+def _stubs(prefix: str) -> list[psutil.Process]:
+    """The model processes of the server with that region prefix, which stands in their command line; they outlive a
+    killed server by seconds and are nobody's children then."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            words = process.cmdline()
+            if words and Path(words[0]).name == STUB and any(word.startswith(prefix) for word in words):
+                found.append(process)
+    return found
+
+
+def _terminate(pid: int, limit_s: float) -> str:
     try:
+        server = psutil.Process(pid)
         if limit_s > 0:
             server.send_signal(signal.SIGTERM)
             server.wait(limit_s)
@@ -120,7 +134,7 @@ def _terminate(server: psutil.Process, limit_s: float) -> str:
         pass
     with suppress(psutil.Error):
         server.kill()
-        server.wait(10.0)
+        server.wait(STUB_LIMIT_S)
     return f"killed after {limit_s:g} s"
 
 
