@@ -74,6 +74,7 @@ def tiny(tiny_folder: Path) -> Any:
 
     from lab.serve.models.decoder import Decoder
 
+    torch.set_num_threads(1)  # so small a model only waits for a second one
     return Decoder.load(tiny_folder, torch.float32)
 
 
