@@ -143,7 +143,8 @@ def _growth(server: pa.Table, model: str, name: str, origin_ns: int, seconds: in
 
 def _memory(telemetry: pa.Table, origin_ns: int, seconds: int) -> dict[str, Any]:
     """MiB each second for every subject that reported memory."""
-    rows = telemetry.filter(pc.and_(pc.equal(telemetry["field"], "memory_bytes"), pc.is_valid(telemetry["value"])))
+    memory = pc.is_in(telemetry["field"], pa.array(["memory_bytes", "memory_used_bytes"]))  # of a process, of a GPU
+    rows = telemetry.filter(pc.and_(memory, pc.is_valid(telemetry["value"])))
     columns = {}
     for subject in pc.unique(rows["subject"]).to_pylist():
         own = rows.filter(pc.equal(rows["subject"], subject))

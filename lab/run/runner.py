@@ -19,6 +19,7 @@ from lab.errors import LabError, RunError
 from lab.load.generator import Progress
 from lab.run import results
 from lab.run.bench import Bench, serving
+from lab.run.control import Inbox
 from lab.run.environment import environment
 from lab.run.equality import compare_answers
 from lab.run.folder import RunFolder
@@ -73,7 +74,7 @@ def run(experiment: Experiment, folder: RunFolder, *, stop: Stop, report: Report
     state, message = "failed", "the runner ended without saying why"
     try:
         with MeasureLock(folder.path.name) as lock:
-            lock.acquire(lambda place, holder: _wait(folder, stop, report, place, holder))
+            lock.acquire(_Waiting(folder, stop, report))
             _measure(experiment, folder, stop, report, url)
         state, message = ("cancelled", "stopped by the user") if stop() else ("done", "")
         if state == "done" and results.successes(folder) == 0:
@@ -128,19 +129,37 @@ class _Cancelled(Exception):
     pass
 
 
-def _wait(folder: RunFolder, stop: Stop, report: Report, place: int, holder: str) -> None:
-    if stop():
-        raise _Cancelled
-    folder.set_status(state="queued", phase=f"place {place} behind {holder}", progress=0.0)
-    report(f"waiting for {holder} to finish measuring (place {place})")
+class _Waiting:
+    """What happens five times a second while another run measures: a heartbeat, and a look at the inbox for a stop."""
+
+    def __init__(self, folder: RunFolder, stop: Stop, report: Report) -> None:
+        self._folder, self._stop, self._report = folder, stop, report
+        self._inbox = Inbox(folder.path)
+        self._said = ""
+
+    def __call__(self, place: int, holder: str) -> None:
+        if self._stop() or any("stop" in change for change in self._inbox.new()):
+            self._stop.set()
+            raise _Cancelled
+        where = f"place {place} behind {holder}"
+        self._folder.set_status(state="queued", phase=where, progress=0.0)
+        if where != self._said:
+            self._said = where
+            self._report(f"waiting to measure: {where}")
 
 
 def _finish(folder: RunFolder, state: str, message: str, report: Report) -> None:
+    """Write the end down whatever happens: a summary that cannot be made must not leave a run without a state."""
     try:
         folder.write_summary(results.compute(folder, state=state))
-        folder.set_status(state=state, phase=state, progress=1.0 if state == "done" else None, message=message)
-    except (LabError, OSError) as error:  # a full disk must not hide what made the run end
-        report(f"the end of the run could not be written: {error}")
+    except (LabError, OSError) as error:
+        report(f"the summary could not be written: {error}")
+    finally:
+        try:
+            folder.set_status(state=state, phase=state, progress=1.0 if state == "done" else None, message=message)
+        except LabError as error:
+            report(f"the end of the run could not be written: {error}")
+        folder.close()
 
 
 def describe(block: Block) -> str:
