@@ -9,7 +9,7 @@ from lab.show.ui import frame
 from lab.show.ui.chart import serve_plotly
 from lab.show.ui.words import told
 
-st.set_page_config(page_title="Serving lab", page_icon=":material/speed:", layout="wide")
+st.set_page_config(page_title="Serving lab", page_icon=frame.ICON, layout="wide")
 serve_plotly()
 
 page = st.navigation(

@@ -2,8 +2,9 @@
 
 import streamlit as st
 
-from lab.show.ui import comparison, reads, runs
+from lab.show.ui import comparison, frame, reads, runs
 
+frame.with_app()
 experiment = reads.declared("batching")
 st.title("Does waiting for company pay?")
 st.markdown(f"{experiment.question} *The hypothesis:* {experiment.hypothesis}")

@@ -2,11 +2,13 @@
 
 import streamlit as st
 
-from lab.show.ui import flight, runs
+from lab.show.ui import flight, frame, runs
 
+frame.with_app()
+head = st.container()
 folder = runs.chosen(lambda line: line.active)
 if folder is None:
-    st.title("Live run")
+    head.title("Live run")
     flight.start_form()
     st.stop()
 

@@ -2,8 +2,9 @@
 
 import streamlit as st
 
-from lab.show.ui import listing, reads
+from lab.show.ui import frame, listing, reads
 
+frame.with_app()
 st.title("Runs")
 lines = reads.run_lines()
 if said := st.session_state.pop("runs_said", None):

@@ -2,8 +2,9 @@
 
 import streamlit as st
 
-from lab.show.ui import listing, reads, runs
+from lab.show.ui import frame, listing, reads, runs
 
+frame.with_app()
 st.title("What does dynamic batching buy on this machine?")
 st.markdown(
     "One click measures it: the same requests meet the same model on a real Triton server, with batching off and with "

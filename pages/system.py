@@ -2,9 +2,10 @@
 
 import streamlit as st
 
-from lab.show.ui import listing, machine
+from lab.show.ui import frame, listing, machine
 from lab.show.ui.words import told
 
+frame.with_app()
 st.title("System")
 left, right = st.columns(2, gap="large")
 with left:

@@ -63,9 +63,10 @@ class Grid:
     def effect(self, document: dict[str, Any], level: str, load: str, metric: str) -> dict[str, Any] | None:
         """What the verdict says of `metric` at this level and load against the baseline."""
         for effect in document["verdict"].get("effects", ()):
+            found: dict[str, Any] = effect
             same = _key(effect["level"]) == _key(self._levels_raw.get(level))
             if same and effect["metric"] == metric and _key(effect["at"]) == _key(self._loads_raw.get(load)):
-                return effect
+                return found
         return None
 
 

@@ -83,7 +83,7 @@ FONT = {"family": "Source Sans, Source Sans Pro, system-ui, sans-serif", "size":
 
 
 def axis(title: str, *, log: bool = False, **more: Any) -> dict[str, Any]:
-    """An axis whose title names quantity and unit. On a log axis every 1, 2 and 5 is labelled while they fit."""
+    """An axis whose title names quantity and unit. A log axis is labelled at 1, 2 and 5."""
     return {
         "title": {"text": title, "font": {"size": 12, "color": "@muted"}, "standoff": 8},
         "type": "log" if log else "linear",
@@ -98,7 +98,7 @@ def axis(title: str, *, log: bool = False, **more: Any) -> dict[str, Any]:
         "automargin": True,
         "exponentformat": "none",
         "separatethousands": True,
-        **({"minorloglabels": "complete"} if log else {"rangemode": "tozero"}),
+        **({"dtick": "D2", "minorloglabels": "complete"} if log else {"rangemode": "tozero"}),
         **more,
     }
 

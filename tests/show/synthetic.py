@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -78,7 +77,6 @@ class Author:
         )
         self.rng = np.random.default_rng(7)
         self.now_ns = time.perf_counter_ns() - int(seconds * SECOND)
-        self.counters: dict[str, float] = {}
         self.writer = StreamWriter(self.folder.path / "requests-0.arrows", REQUESTS)
 
     def block(self, index: int, block: object, *, cut_s: float | None = None) -> None:
@@ -147,31 +145,36 @@ class Author:
 
     def server(self, model: ModelSpec, start_ns: int, served: Served, duration_s: float) -> None:
         """Cumulative counters, scraped once a second and at the end."""
-        self.counters = {}  # a reload starts them anew
+        # A reload starts the counters anew, so every block counts from zero.
         for second in [*np.arange(0, duration_s, 1.0), duration_s]:
-            known = served.done_s <= second
-            compute_s = served.done_s - served.started_s
-            count = float(known.sum())
-            sizes, numbers = np.unique(served.batch[known], return_counts=True)
-            values = {
-                "success_count": count,
-                "success_ns": float((served.done_s - served.due_s)[known].sum() * SECOND),
-                "fail_count": 0.0,
-                "queue_count": count,
-                "queue_ns": float((served.started_s - served.due_s)[known].sum() * SECOND),
-                "compute_input_ns": count * 15_000,
-                "compute_infer_ns": float(compute_s[known].sum() * SECOND),
-                "compute_output_ns": count * 10_000,
-                "inference_count": count,
-                "execution_count": float((numbers / sizes).sum()),
-                "cache_hit_count": 0.0,
-            }
-            for size, number in zip(sizes, numbers, strict=True):
-                executions = number / size
-                values[f"batch_count:{size}"] = float(executions)
-                values[f"batch_infer_ns:{size}"] = float(executions * (FIXED_S + size * ITEM_S) * SECOND)
-                values[f"batch_infer_count:{size}"] = float(executions)
+            values = self.counted(served, until_s=second)
             self.scrape(start_ns + int(second * SECOND), model.name, values)
+
+    def counted(self, served: Served, until_s: float = np.inf) -> dict[str, float]:
+        """What Triton's counters say of the requests that were done by then."""
+        known = served.done_s <= until_s
+        compute_s = served.done_s - served.started_s
+        count = float(known.sum())
+        sizes, numbers = np.unique(served.batch[known], return_counts=True)
+        values = {
+            "success_count": count,
+            "success_ns": float((served.done_s - served.due_s)[known].sum() * SECOND),
+            "fail_count": 0.0,
+            "queue_count": count,
+            "queue_ns": float((served.started_s - served.due_s)[known].sum() * SECOND),
+            "compute_input_ns": count * 15_000,
+            "compute_infer_ns": float(compute_s[known].sum() * SECOND),
+            "compute_output_ns": count * 10_000,
+            "inference_count": count,
+            "execution_count": float((numbers / sizes).sum()),
+            "cache_hit_count": 0.0,
+        }
+        for size, number in zip(sizes, numbers, strict=True):
+            executions = float(number / size)
+            values[f"batch_count:{size}"] = executions
+            values[f"batch_infer_ns:{size}"] = executions * (FIXED_S + size * ITEM_S) * SECOND
+            values[f"batch_infer_count:{size}"] = executions
+        return values
 
     def scrape(self, t_ns: int, model: str, values: dict[str, float]) -> None:
         rows = {
@@ -225,7 +228,3 @@ def batching_run(run_id: str, *, duration_s: float = 3.0, repeats: int = 1, stat
         cut = 0.7 if state == "cancelled" and index == len(blocks) - 1 else None
         author.block(index, block, cut_s=cut)
     return author.end(state, {"failed": "the server died while the load ran: signal 9"}.get(state, ""))
-
-
-def runs_folder(home: Path) -> Path:
-    return home / "runs"

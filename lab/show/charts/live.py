@@ -35,12 +35,15 @@ def recorder(
     window_s: int | None,
     log: bool,
     view: str,
+    unfinished_s: int = 0,
 ) -> Chart:
     """`series` holds one value a second (lab.run.live); `memory_mib` the same by subject; `events` are (second,
-    number, label). `window_s` shows the last seconds only (None: all). `view` names the run and the settings of the
-    view: while it stays the same, the browser keeps the viewer's zoom."""
+    number, label). The last `unfinished_s` seconds are left out: their records are still being written, so they would
+    show a fall that is none. `window_s` shows the last seconds only (None: all). `view` names the run and the settings
+    of the view: while it stays the same, the browser keeps the viewer's zoom."""
     title = "Live"
     t = np.asarray(series.get("t_s", ()), dtype=np.float32)
+    t = t[: max(0, len(t) - unfinished_s)]
     if len(t) == 0:
         return nothing_to_draw(title, "no request has finished yet", height=420)
     newest = float(t[-1]) + 1
@@ -66,7 +69,7 @@ def recorder(
         bottom = max(0.0, top - PANEL / plot)
         visible: list[npt.NDArray[np.float32]] = []
         for name, unit, values, style in lines:
-            values = np.asarray(values, dtype=np.float32)[shown]
+            values = np.asarray(values, dtype=np.float32)[: len(t)][shown]
             visible.append(values)
             table[f"{name}, {unit}"] = [None if not np.isfinite(v) else float(v) for v in values]
             x, y = thin(t[shown], np.where(values > 0, values, np.nan) if is_log else values, MAX_POINTS)
@@ -85,7 +88,7 @@ def recorder(
                     "hovertemplate": f"%{{y:,.3~g}} {unit}",
                 }
             )
-        span = {"range": list(log_range(np.concatenate(visible)))} if is_log else {}
+        span = _log_span(np.concatenate(visible)) if is_log else {}
         layout[f"yaxis{suffix}"] = theme.axis(axis_title, log=is_log, domain=[bottom, top], nticks=5, **span)
         layout[f"xaxis{suffix}"] = theme.axis(
             "seconds since the load began" if index == len(panels) - 1 else "",
@@ -93,7 +96,7 @@ def recorder(
             range=[oldest, max(newest, oldest + 10)],
             rangemode="normal",
             showticklabels=index == len(panels) - 1,
-            **({} if index == 0 else {"matches": "x"}),
+            matches=None if index == 0 else "x",
         )
         # The legend keeps what the viewer switched off for as long as the run lasts, whatever window is shown.
         layout[f"legend{suffix}"] = theme.legend(y=top + 4 / plot, uirevision="legend")
@@ -113,7 +116,7 @@ def recorder(
     _mark(layout, events, oldest, newest)
     marks = [f"**{number}** {label} ({second:.0f} s)" for second, number, label in events if second >= oldest]
     notes = (" · ".join(marks),) if marks else ()
-    return Chart(title, {"data": traces, "layout": layout}, _takeaway(series, events), table, notes)
+    return Chart(title, {"data": traces, "layout": layout}, _takeaway(series, len(t), events), table, notes)
 
 
 def thin(
@@ -171,6 +174,12 @@ def _panels(series: Series, memory_mib: Series, log: bool) -> list[tuple[str, li
     ]
 
 
+def _log_span(values: npt.NDArray[np.float32]) -> dict[str, Any]:
+    """Range and labels of a log axis; over more than two decades only the powers of ten fit a panel."""
+    low, high = log_range(values)
+    return {"range": [low, high], "dtick": "D2" if high - low <= 2 else 1}
+
+
 def _mark(layout: dict[str, Any], events: Sequence[tuple[float, int, str]], oldest: float, newest: float) -> None:
     """A numbered vertical line through all panels at each event that is in view."""
     for second, number, label in events:
@@ -207,9 +216,9 @@ def _mark(layout: dict[str, Any], events: Sequence[tuple[float, int, str]], olde
         )
 
 
-def _takeaway(series: Series, events: Sequence[tuple[float, int, str]]) -> str:
+def _takeaway(series: Series, seconds: int, events: Sequence[tuple[float, int, str]]) -> str:
     def newest(name: str) -> float | None:
-        values = np.asarray(series[name], dtype=float)
+        values = np.asarray(series[name], dtype=float)[:seconds]
         values = values[np.isfinite(values)]
         return float(values[-1]) if values.size else None
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from lab.measure.words import format_metric, format_seconds, metric_label
+from lab.measure.words import NOT_MEASURED, format_metric, format_seconds, metric_label
 from lab.run.folder import RunFolder
 from lab.run.status import Status
 from lab.show import bets
@@ -15,7 +15,7 @@ from lab.show.charts.latency import percentiles
 from lab.show.grid import Grid, middle, why_missing
 from lab.show.ui import chart, reads, runs
 from lab.show.ui.cards import Card, cards
-from lab.show.ui.words import badge
+from lab.show.ui.words import badge, why_ended
 from lab.spec import Experiment
 
 FIGURES = {
@@ -34,7 +34,10 @@ HOLDS = {
 def predict(experiment: Experiment) -> tuple[str | None, str]:
     """The bet: which way and how much. It lives in the URL, so it stays with the run that it was placed on."""
     objective = format_seconds(experiment.slo.latency_s)
-    st.markdown(f"Under more load than one request at a time can take, batching serves within {objective} …")
+    st.markdown(
+        f"At more load than the unbatched model can take, how many requests will batching serve within {objective}, "
+        "compared to batching off?"
+    )
     direction = st.segmented_control(
         "Requests served in time", bets.DIRECTIONS, key="b_bet", bind="query-params", label_visibility="collapsed"
     )
@@ -60,12 +63,17 @@ def run_form(experiment: Experiment) -> None:
     )
     left, right = st.columns(2, vertical_alignment="bottom")
     slo_ms = left.number_input(
-        "Objective, ms", 1.0, 10_000.0, experiment.slo.latency_s * 1e3, key="b_slo", bind="query-params"
+        "Objective, ms", 1.0, 10_000.0, experiment.slo.latency_s * 1e3, 5.0, "%g", key="b_slo", bind="query-params"
     )
     depth = right.segmented_control(
-        "Depth", ["quick", "whole"], default="quick", required=True, key="b_depth", bind="query-params",
+        "Depth",
+        ["quick", "whole"],
+        default="quick",
+        required=True,
+        key="b_depth",
+        bind="query-params",
         help="quick: about a minute and a half, rough. whole: about 12 minutes, three repeats.",
-    )  # fmt: skip
+    )
     going = reads.active_runs()
     if going:
         st.caption(f"{going[0].what} is measuring; a second run would disturb it.")
@@ -89,7 +97,7 @@ def waiting(folder: RunFolder) -> None:
     def tick() -> None:
         status = folder.status()
         if not status.active:
-            reads.run_lines.clear()  # type: ignore[attr-defined]
+            reads.run_lines.clear()
             st.rerun()
         with st.container(border=True):
             st.progress(min(1.0, status.progress or 0.0), text=f"{badge(status.state)} {status.phase}")
@@ -104,9 +112,8 @@ def partial(status: Status) -> None:
     """Say so when the figures below are not those of a whole run."""
     if status.state == "done":
         return
-    reason = status.message or "its process is gone without a word"
     st.warning(
-        f"Partial: this run is {badge(status.state)}, {reason}. Below is what it had measured.",
+        f"Partial: {why_ended(status)}. Below is what it had measured.",
         icon=":material/incomplete_circle:",
     )
 
@@ -125,9 +132,13 @@ def happened(folder: RunFolder, document: dict[str, Any], bet: tuple[str | None,
     others = grid.others() or grid.levels
     left, right = st.columns([3, 2], vertical_alignment="bottom")
     level = left.segmented_control(
-        f"Compare {grid.baseline} with", others, default=others[len(others) // 2], required=True, key="b_level",
+        f"Compare {grid.baseline} with",
+        others,
+        default=others[len(others) // 2],
+        required=True,
+        key="b_level",
         bind="query-params",
-    )  # fmt: skip
+    )
     load = right.segmented_control(
         "Load, as a share of saturation",
         grid.loads,
@@ -195,11 +206,12 @@ def _card(grid: Grid, document: dict[str, Any], level: str, load: str, field: st
     summaries = grid.at(level, load)
     value = middle(summaries, field)
     before = middle(grid.at(grid.baseline, load), field)
-    show = (
-        (lambda v: "n/a" if v is None else f"{v:.1f}") if field == "batch_mean" else lambda v: format_metric(field, v)
-    )
     effect = grid.effect(document, level, load, field)
-    beside = f"{show(before)} with {grid.baseline}"
+    beside = f"{_figure(field, before)} with {grid.baseline}"
     if effect is not None and effect["verdict"] == "no detectable difference":
         beside += ", within noise"
-    return Card(FIGURES[field], show(value), beside, why_missing(summaries, field))
+    return Card(FIGURES[field], _figure(field, value), beside, why_missing(summaries, field))
+
+
+def _figure(field: str, value: float | None) -> str:
+    return (NOT_MEASURED if value is None else f"{value:.1f}") if field == "batch_mean" else format_metric(field, value)

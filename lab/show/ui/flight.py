@@ -20,32 +20,23 @@ from lab.run.status import Status
 from lab.show.charts.live import recorder
 from lab.show.ui import chart, reads, runs
 from lab.show.ui.cards import Card, cards
-from lab.show.ui.words import badge
+from lab.show.ui.words import badge, why_ended
 from lab.spec import FAMILIES, Batching, ModelSpec
 
 TICK_S = 1.0
 DELAYS_MS = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
 MAX_BATCH_SIZE = 32
 WINDOWS: dict[str, int | None] = {"30 s": 30, "60 s": 60, "5 min": 300, "all": None}
-ENDED = {
-    "done": ("The run is over. This is what it recorded.", ":material/check_circle:"),
-    "failed": ("The run failed: {message}. What it recorded until then is kept.", ":material/error:"),
-    "cancelled": ("The run was stopped. What it recorded until then is kept.", ":material/stop_circle:"),
-    "interrupted": (
-        "The process of this run is gone without a word. What it had written is kept; start it again for a whole run.",
-        ":material/link_off:",
-    ),
-}
 
 
 def start_form() -> None:
     """What to load and how hard; starts only on the button."""
-    st.info("No run goes on. Start a load here, and change it while it runs.", icon=":material/info:")
+    st.info("No run is active. Start a load here, and change it while it runs.", icon=":material/info:")
     with st.container(border=True):
         model, rate, batching, go = st.columns([2, 2, 2, 2], vertical_alignment="bottom")
         name = model.selectbox("Model", [f for f in FAMILIES if f != "null"], key="l_model", bind="query-params")
         rate_rps = rate.number_input(
-            "Rate, requests a second", 1.0, 100_000.0, 200.0, key="l_rate", bind="query-params"
+            "Rate, requests a second", 1.0, 100_000.0, 200.0, 50.0, "%g", key="l_rate", bind="query-params"
         )
         on = batching.toggle("Dynamic batching", key="l_on", bind="query-params")
         if go.button("Start the load", type="primary", icon=":material/play_arrow:", key="start_live", width="stretch"):
@@ -61,10 +52,12 @@ def header(folder: RunFolder, status: Status) -> None:
     if status.active:
         if button.button("Stop", icon=":material/stop:", key="stop", width="stretch"):
             _stop(folder.run_id)
-    elif status.state in ENDED:
-        text, icon = ENDED[status.state]
-        message = text.format(message=status.message or "it gave no reason")
-        (st.error if status.state == "failed" else st.info)(message, icon=icon)
+    elif status.state == "done":
+        st.info("The run is over. This is what it recorded.", icon=":material/check_circle:")
+    else:
+        tell = st.error if status.state == "failed" else st.warning
+        said = why_ended(status)
+        tell(f"{said[0].upper()}{said[1:]}. What it recorded until then is kept.", icon=":material/incomplete_circle:")
 
 
 def controls(folder: RunFolder) -> None:
@@ -82,19 +75,37 @@ def controls(folder: RunFolder) -> None:
         value = arrival[field]
         key = f"l_{field}_{run_id}"
         load.number_input(
-            label, min_value=type(value)(1), value=value, key=key, on_change=_send_load, args=(run_id, field, key),
-            persist_state="session", help="Applied at once; the moment is marked in the chart",
-        )  # fmt: skip
+            label,
+            min_value=type(value)(1),
+            value=value,
+            format="%d" if field == "concurrency" else "%g",
+            key=key,
+            on_change=_send_load,
+            args=(run_id, field, key),
+            persist_state="session",
+            help="Applied at once; the moment is marked in the chart",
+        )
         keys = (f"l_batching_{run_id}", f"l_delay_{run_id}")
         on.toggle(
-            "Dynamic batching", value=batching is not None, key=keys[0], on_change=_send_batching, args=(run_id, keys),
-            persist_state="session", help="Reloads the model under load, in under two seconds",
-        )  # fmt: skip
+            "Dynamic batching",
+            value=batching is not None,
+            key=keys[0],
+            on_change=_send_batching,
+            args=(run_id, keys),
+            persist_state="session",
+            help="Reloads the model under load, in under two seconds",
+        )
         delay.select_slider(
-            "Longest queue delay, ms", DELAYS_MS, value=_delay_ms(batching), key=keys[1], on_change=_send_batching,
-            args=(run_id, keys), persist_state="session", disabled=not st.session_state.get(keys[0]),
+            "Longest queue delay, ms",
+            DELAYS_MS,
+            value=_delay_ms(batching),
+            key=keys[1],
+            on_change=_send_batching,
+            args=(run_id, keys),
+            persist_state="session",
+            disabled=not st.session_state.get(keys[0]),
             format_func=lambda ms: f"{ms:g}",
-        )  # fmt: skip
+        )
     if refused := st.session_state.pop(f"refused_{run_id}", None):
         st.error(refused, icon=":material/error:")
 
@@ -105,8 +116,9 @@ def view_settings() -> tuple[int | None, bool, bool]:
     shown = window.segmented_control(
         "Window", list(WINDOWS), default="60 s", required=True, key="w", bind="query-params"
     )
-    log = scale.segmented_control("Latency axis", ["log", "linear"], default="log", required=True, key="scale",
-                                  bind="query-params")  # fmt: skip
+    log = scale.segmented_control(
+        "Latency axis", ["log", "linear"], default="log", required=True, key="scale", bind="query-params"
+    )
     paused = pause.toggle("Pause view", key="pause", help="Freezes the drawing, not the run")
     return WINDOWS[shown or "60 s"], log != "linear", paused
 
@@ -119,21 +131,30 @@ def panel(folder: RunFolder, window_s: int | None, log: bool, paused: bool) -> N
     def tick() -> None:
         view = _held(folder, paused)
         if active and not view.status.active:
-            reads.run_lines.clear()  # type: ignore[attr-defined]
+            reads.run_lines.clear()
             st.rerun()
+        # Two slots that are always there: a chart that moves down a place would be built anew and lose its zoom.
+        progress, figures = st.container(), st.container()
         if view.status.active:
-            _progress(view)
-        if view.summary is not None:
-            cards(_moment(view.summary))
-        slo_s = folder.document["experiment"]["slo"]["latency_s"]
-        chart.show(
-            recorder(
-                view.series, view.memory_mib, view.events, slo_s=slo_s, window_s=window_s, log=log,
-                view=f"{folder.run_id} {window_s} {log}",
-            ),
-            key="recorder",
-            heading=False,
-        )  # fmt: skip
+            with progress:
+                _progress(view)
+        summary = view.summary or _ended(folder, view)
+        if summary is not None:
+            with figures:
+                cards(_moment(summary))
+        declared = folder.document["experiment"]
+        drawn = recorder(
+            view.series,
+            view.memory_mib,
+            view.events,
+            slo_s=declared["slo"]["latency_s"],
+            window_s=window_s,
+            log=log,
+            view=f"{folder.run_id} {window_s} {log}",
+            # Each load worker writes once a second, and they take turns.
+            unfinished_s=(1 if declared["workload"]["workers"] == 1 else 2) if view.status.active else 0,
+        )
+        chart.show(drawn, key="recorder", heading=False)
 
     tick()
 
@@ -142,10 +163,19 @@ def _held(folder: RunFolder, paused: bool) -> LiveView:
     """A fresh look, or while the view is paused the one it was paused at."""
     held = st.session_state.get("held")
     if paused and held is not None and held[0] == folder.run_id:
-        return held[1]  # type: ignore[no-any-return]
+        view: LiveView = held[1]
+        return view
     view = reads.look(folder)
     st.session_state["held"] = (folder.run_id, view)
     return view
+
+
+def _ended(folder: RunFolder, view: LiveView) -> Summary | None:
+    """The whole block's figures, once a run of one cell is over."""
+    if view.status.active or len(folder.document["cells"]) != 1:
+        return None
+    cells = reads.document(folder)["cells"]
+    return Summary.from_dict(cells[0]["summary"]) if cells else None
 
 
 def _progress(view: LiveView) -> None:
@@ -165,17 +195,21 @@ def _load_words(arrival: dict[str, Any]) -> str:
 
 
 def _moment(summary: Summary) -> list[Card]:
-    """The newest minute of the block in progress, in four figures."""
+    """Four figures: of the newest minute of the block in progress, or of the whole block once it is over."""
     notes = summary.notes
     offered = format_rate(summary.offered_rps)
     batch = "n/a" if summary.batch_mean is None else f"{summary.batch_mean:.1f}"
     return [
         Card("Served", format_rate(summary.throughput_rps), f"of {offered} offered", notes.get("throughput_rps")),
-        Card("p99 latency", format_seconds(summary.latency_p99_s), f"p50 {format_seconds(summary.latency_p50_s)}",
-             notes.get("latency_p99_s")),
+        Card(
+            "p99 latency",
+            format_seconds(summary.latency_p99_s),
+            f"p50 {format_seconds(summary.latency_p50_s)}",
+            notes.get("latency_p99_s"),
+        ),
         Card("Mean batch", batch, f"{format_seconds(summary.queue_mean_s)} in queue", notes.get("batch_mean")),
         Card("Failed", format_fraction(summary.error_fraction), "of what finished", notes.get("error_fraction")),
-    ]  # fmt: skip
+    ]
 
 
 def _what(folder: RunFolder) -> str:
@@ -194,7 +228,7 @@ def _stop(run_id: str) -> None:
         except LabError as error:
             st.error(str(error), icon=":material/error:")
             return
-    reads.run_lines.clear()  # type: ignore[attr-defined]
+    reads.run_lines.clear()
     st.rerun()
 
 

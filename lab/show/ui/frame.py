@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import streamlit as st
+from streamlit.runtime.pages_manager import PagesManager
 
 from lab.measure.words import plural
 from lab.show.ui import reads
@@ -12,6 +13,16 @@ from lab.show.ui.words import badge
 
 TICK_S = 3.0
 HERE = Path(__file__).parent
+ICON = str(HERE / "icon.svg")  # a file: Streamlit would fetch an icon by name from outside
+
+
+def with_app() -> None:
+    """First line of every page. Until app.py has called st.navigation once, Streamlit 1.67 takes `pages/` for its old
+    kind of app and runs a page that is opened by its link alone, without app.py; this starts it over, as it should be.
+    """
+    if PagesManager.uses_pages_directory:
+        PagesManager.uses_pages_directory = False
+        st.rerun()
 
 
 def show() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 
 import streamlit as st
 
@@ -14,7 +15,7 @@ from lab.show.ui import reads
 from lab.show.ui.words import badge, when
 
 PAGE_SIZE = 12
-COLUMNS = (3.4, 1.4, 1.7, 3.3, 2.7)
+COLUMNS = (3.2, 1.5, 1.8, 3.2, 3.0)
 
 
 def readiness() -> None:
@@ -74,10 +75,10 @@ def table(lines: Sequence[reads.RunLine]) -> None:
         state.markdown(badge(line.state))
         started.markdown(f":small[{when(line.created_utc)}]")
         run_id.markdown(f":small[`{line.run_id}`]")
-        with actions.container(horizontal=True, wrap=False, gap=None, horizontal_alignment="right"):
+        with actions.container(horizontal=True, wrap=False, gap="xsmall", horizontal_alignment="right"):
             st.download_button(
                 "JSON",
-                data=lambda run_id=line.run_id: _figures(run_id),
+                data=partial(_figures, line.run_id),
                 file_name=f"{line.run_id}.json",
                 mime="application/json",
                 key=f"figures_{line.run_id}",
@@ -131,7 +132,7 @@ def delete(run_id: str) -> None:
         folder.delete(run_id)
     except LabError as error:
         st.session_state["runs_said"] = str(error)
-    reads.run_lines.clear()  # type: ignore[attr-defined]
+    reads.run_lines.clear()
 
 
 def _figures(run_id: str) -> str:

@@ -121,4 +121,5 @@ def gpu() -> str:
 @st.cache_data(ttl=15.0, show_spinner=False)
 def readiness() -> list[doctor.Check]:
     """What `python -m lab doctor` finds."""
-    return doctor.checks()
+    checks: list[doctor.Check] = doctor.checks()
+    return checks

@@ -61,7 +61,7 @@ def _begin(name: str, page: str, begin: Callable[[str], object]) -> None:
     except LabError as error:
         st.error(str(error), icon=":material/error:")
         return
-    reads.run_lines.clear()  # type: ignore[attr-defined]
+    reads.run_lines.clear()
     st.session_state["seen_run"] = run_id
     st.switch_page(page, query_params={"run": run_id})
 

@@ -10,6 +10,7 @@ from typing import Literal
 import streamlit as st
 
 from lab.errors import LabError
+from lab.run.status import Status
 
 Colour = Literal["green", "blue", "orange", "red", "gray"]
 
@@ -40,6 +41,17 @@ def when(created_utc: str) -> str:
         return f"{datetime.fromisoformat(created_utc):%-d %b %H:%M} UTC"
     except ValueError:
         return created_utc
+
+
+def why_ended(status: Status) -> str:
+    """Why a run is not done, as the end of a sentence."""
+    if status.state == "interrupted":
+        return "the process of this run is gone without a word"
+    word = {"failed": "the run failed", "cancelled": "the run was stopped"}.get(
+        status.state, f"the run is {status.state}"
+    )
+    said = status.message.strip().rstrip(".")
+    return f"{word}: {said}" if said and said != "stopped by the user" else word
 
 
 @contextmanager
