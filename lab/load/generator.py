@@ -11,6 +11,7 @@ are read when `poll` is called. Knows nothing of what the figures mean.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -20,7 +21,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from lab.errors import InputError, RunError
 from lab.measure.records import Window
@@ -72,8 +73,7 @@ class _Worker:
                 stderr=stderr,
                 process_group=0,  # a terminal's Ctrl-C goes to the run, which decides what becomes of its workers
             )
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.stdin, self.stdout = self.process.stdin, self.process.stdout
+        self.stdin, self.stdout = cast(IO[bytes], self.process.stdin), cast(IO[bytes], self.process.stdout)
         os.set_blocking(self.stdout.fileno(), False)
         self._rest = b""
 
@@ -200,10 +200,8 @@ class Generator:
     def close(self) -> None:
         """End the workers; a running block's unanswered requests become cancelled records."""
         for worker in self._all:
-            try:
+            with contextlib.suppress(BrokenPipeError):  # it is dead already
                 worker.stdin.close()
-            except BrokenPipeError:
-                pass  # it is dead already
         for worker in self._all:
             try:
                 worker.process.wait(STOP_LIMIT_S)

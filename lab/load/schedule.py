@@ -13,7 +13,7 @@ import numpy as np
 
 from lab.errors import InputError
 from lab.measure.records import Int64s
-from lab.spec import Arrival, ClosedLoop, Constant, Gamma, Poisson, Trace
+from lab.spec import Arrival, ClosedLoop, Constant, Gamma, Trace
 
 
 def arrivals(arrival: Arrival, duration_s: float, seed: int) -> Int64s:

@@ -59,20 +59,22 @@ class Worker:
         self._block: asyncio.Task[None] | None = None
 
     async def obey(self, order: dict[str, Any]) -> None:
-        kind = order["order"]
+        kind, driver = order["order"], self._driver
         if kind == "prepare":
             try:
                 tell(self._report(await self._prepare(order)))
             except InputError as error:
                 tell({"input_error": str(error)})
+        elif driver is None:
+            return
         elif kind == "start":
-            self._block = asyncio.create_task(self._run(order["start_ns"]))
-        elif kind == "rate" and isinstance(self._driver, OpenLoop):
-            self._change_rate(self._driver, order["rate_rps"], order["at_ns"], order["end_ns"])
-        elif kind == "concurrency" and isinstance(self._driver, ClosedLoop):
-            self._driver.change_users(share(order["concurrency"], self._worker, self._workers))
-        elif kind == "cancel" and self._driver is not None:
-            self._driver.cancel()
+            self._block = asyncio.create_task(self._run(driver, order["start_ns"]))
+        elif kind == "rate" and isinstance(driver, OpenLoop):
+            self._change_rate(driver, order["rate_rps"], order["at_ns"], order["end_ns"])
+        elif kind == "concurrency" and isinstance(driver, ClosedLoop):
+            driver.change_users(share(order["concurrency"], self._worker, self._workers))
+        elif kind == "cancel":
+            driver.cancel()
 
     async def end(self) -> None:
         """The run is gone: give up what is in flight."""
@@ -123,9 +125,7 @@ class Worker:
             self._messages[:] = self._target.prepare(model.name, pool[self._worker :: self._workers])
             self._made_for = made_for
 
-    async def _run(self, start_ns: int) -> None:
-        driver = self._driver
-        assert driver is not None
+    async def _run(self, driver: Driver, start_ns: int) -> None:
         driver.start(self._target, start_ns)
         while not driver.over.done():
             await asyncio.wait([driver.over], timeout=REPORT_S)

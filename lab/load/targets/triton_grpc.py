@@ -1,4 +1,4 @@
-"""Triton over gRPC: tensors become serialized ModelInferRequests, a gRPC status becomes an outcome.
+"""Triton over gRPC: tensors become serialized ModelInferRequests, sent over a connection of our own (h2.py).
 
 Keeps one connection and replaces it when it is lost. While there is none, requests wait for the next attempt to
 connect, and are refused when it fails; attempts are RETRY_S apart so that a dead server is not asked 100,000 times a
@@ -16,36 +16,15 @@ from tritonclient.grpc import service_pb2
 from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
 
 from lab.errors import InputError
-from lab.load.targets import INVALID, Done, Tensors
-from lab.load.targets.h2 import Call, Connection, Method
-from lab.measure.records import ERROR, OK, REFUSED, TIMEOUT
+from lab.load.targets import Done, Tensors
+from lab.load.targets.grpc_wire import Call, Method, read_headers
+from lab.load.targets.h2 import Connection
+from lab.measure.records import REFUSED
 
 PATH = "/inference.GRPCInferenceService/ModelInfer"
 RETRY_S = 0.1
 SETTLE_S = 1.0
 """How long `open` waits for the server's first word; a frozen server must not hold up the start."""
-
-STATUS = (
-    "OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS PERMISSION_DENIED "
-    "RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED INTERNAL UNAVAILABLE DATA_LOSS "
-    "UNAUTHENTICATED"
-).split()
-OUTCOME = {
-    "OK": OK,
-    "DEADLINE_EXCEEDED": TIMEOUT,
-    "UNAVAILABLE": REFUSED,  # Triton: the queue is full, or the model is not loaded
-    "RESOURCE_EXHAUSTED": REFUSED,
-    "INVALID_ARGUMENT": INVALID,
-    "NOT_FOUND": INVALID,
-    "UNIMPLEMENTED": INVALID,
-}
-"""Every other status is an error."""
-
-
-def read_status(status: str, message: str) -> tuple[int, str | None]:
-    """(outcome, detail) of a call that ended with the gRPC `status` (a number, in text) and `message`."""
-    name = STATUS[int(status)] if status.isdigit() and int(status) < len(STATUS) else status
-    return OUTCOME.get(name, ERROR), None if name == "OK" else f"{name}: {message}"
 
 
 class TritonGrpc:
@@ -65,9 +44,7 @@ class TritonGrpc:
         return [self._method.call(infer_request(model, request)) for request in requests]
 
     async def open(self) -> None:
-        self._connect()
-        assert self._connecting is not None
-        await self._connecting
+        await self._connect()
         if self._connection is not None:
             await asyncio.wait([self._connection.settled], timeout=SETTLE_S)
 
@@ -92,16 +69,17 @@ class TritonGrpc:
     def _connections(self) -> list[Connection]:
         return self._leaving + ([self._connection] if self._connection is not None else [])
 
-    def _connect(self) -> None:
+    def _connect(self) -> asyncio.Task[None]:
         if self._connecting is None or self._connecting.done():
             self._connecting = asyncio.get_running_loop().create_task(self._try_to_connect())
+        return self._connecting
 
     async def _try_to_connect(self) -> None:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(self._next_try_s - loop.time())
         self._next_try_s = loop.time() + RETRY_S
         try:
-            self._connection = await Connection.open(self._host, self._port, self._done, read_status, self._left)
+            self._connection = await Connection.open(self._host, self._port, self._done, read_headers, self._left)
         except OSError as error:
             now_ns = time.perf_counter_ns()
             # What `done` sends in its turn belongs to the next attempt, so it finds this one over.
@@ -128,12 +106,12 @@ def infer_request(model: str, request: Tensors) -> bytes:
     for name, array in request.items():
         message.inputs.add(name=name, datatype=np_to_triton_dtype(array.dtype), shape=array.shape)
         message.raw_input_contents.append(raw(array))
-    return message.SerializeToString()
+    return bytes(message.SerializeToString())
 
 
 def raw(array: np.ndarray) -> bytes:
     """The array's elements as Triton's raw tensor format has them."""
-    return serialize_byte_tensor(array).item() if array.dtype.kind in "OSU" else array.tobytes()
+    return bytes(serialize_byte_tensor(array).item()) if array.dtype.kind in "OSU" else array.tobytes()
 
 
 def split_url(url: str) -> tuple[str, int]:

@@ -1,0 +1,60 @@
+"""The load generator's own ceiling on this machine: how fast it can send when the model costs nothing.
+
+The server and the null model share the cores with it, so this is a ceiling of the whole bench, as every run meets it.
+A result near it says as much about the bench as about the model.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from lab.load.generator import Generator, Job
+from lab.measure.records import OK, REQUESTS, Requests
+from lab.spec import Arrival, ClosedLoop, Constant, ModelSpec, Workload
+from lab.stream import read_stream
+
+PROBE_S = 1.0
+STEPS = 4
+USERS = 32
+RATE_TOLERANCE = 0.01
+LATE_NS = 10_000_000
+
+
+def ceiling(url: str, model: str = "null", *, workers: int = 1) -> float:
+    """Requests per second: the highest constant rate that is sent within 1 %, with the 99th percentile of lateness
+    below 10 ms, and answered in full (S5 and S10 of MEASUREMENT.md).
+
+    `model` is a loaded model of family null. Bisects between half and 1.1 times what a closed loop reaches, in about
+    six seconds, to 4 % of it. None of the rates holding gives half of it, which then is an upper bound, not a finding.
+    """
+    spec = ModelSpec(name=model, family="null")
+    with tempfile.TemporaryDirectory() as folder, Generator(Path(folder), workers) as generator:
+
+        def measure(block: int, arrival: Arrival) -> Requests:
+            workload = Workload(arrival=arrival, duration_s=PROBE_S, timeout_s=PROBE_S)
+            generator.begin(Job(block, url, spec, workload))
+            generator.wait(timeout_s=10 * PROBE_S)
+            return Requests.from_table(read_stream(Path(folder) / "requests-*.arrows", REQUESTS), block)
+
+        top = int((measure(0, ClosedLoop(concurrency=USERS)).outcome == OK).sum()) / PROBE_S
+        low, high = 0.5 * top, 1.1 * top
+        for step in range(1, STEPS + 1):
+            rate = (low + high) / 2
+            if keeps_up(measure(step, Constant(rate_rps=rate)), rate):
+                low = rate
+            else:
+                high = rate
+        return low
+
+
+def keeps_up(requests: Requests, rate_rps: float) -> bool:
+    """Whether a block of PROBE_S at a constant rate was sent on time and answered."""
+    sent = requests.sent_ns >= 0
+    if sent.sum() < 2 or (requests.outcome != OK).any():
+        return False
+    late_ns = np.percentile(requests.sent_ns[sent] - requests.due_ns[sent], 99)
+    seconds = np.ptp(requests.sent_ns[sent]) / 1e9
+    return bool((sent.sum() - 1) / seconds >= (1 - RATE_TOLERANCE) * rate_rps and late_ns < LATE_NS)
