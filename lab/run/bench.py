@@ -173,4 +173,4 @@ def _phase(now_ns: int, measured_from_ns: int, end_ns: int, cut_ns: int | None) 
 
 
 def _url(server: Server, protocol: str) -> str:
-    return server.http_url if protocol == "http" else f"grpc://{server.grpc_url}"
+    return server.http_url if protocol == "http" else server.grpc_url

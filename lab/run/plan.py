@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lab.spec import ClosedLoop, Experiment, ModelSpec, Workload, set_path
+from lab.spec import ClosedLoop, Experiment, ModelSpec, Reference, Workload, set_path
 
 Role = Literal["saturation", "cell"]
 
@@ -27,11 +27,10 @@ class Block:
     level: Any = None
 
 
-def saturation_blocks(experiment: Experiment) -> list[Block]:
-    """One closed-loop block for each level of the judged factor (the model as it is when nothing is judged)."""
-    reference = experiment.reference
-    if reference is None:
-        return []
+def level_blocks(experiment: Experiment) -> list[Block]:
+    """One closed-loop block for each level of the judged factor (the model as it is when nothing is judged), under
+    the reference load where the experiment gives one. Their answers are compared; their throughput is saturation."""
+    reference = experiment.reference or Reference()
     factor = experiment.judge.factor if experiment.judge else None
     blocks: list[Block] = []
     seen: list[Any] = []

@@ -189,13 +189,13 @@ def _problems(folder: RunFolder, events: list[dict[str, Any]], blocks: list[Bloc
     ]
     changes = sum(e["kind"] == "change" for e in events)
     if changes:
-        text = f"settings were changed {changes} times while the load ran: whole-run figures mix them"
+        text = f"Settings were changed {changes} times while the load ran: whole-run figures mix them."
         problems.append(
-            {"code": "changed", "text": text, "remedy": "read the live chart between changes", "blocks": None}
+            {"code": "changed", "text": text, "remedy": "Read the live chart between changes.", "blocks": None}
         )
     if folder.document["quick"]:
-        text = "a quick run: one repeat of short blocks, so its figures are rough"
-        problems.append({"code": "quick", "text": text, "remedy": "run it without --quick", "blocks": None})
+        text = "A quick run: one repeat of short blocks, so its figures are rough."
+        problems.append({"code": "quick", "text": text, "remedy": "Run it without --quick.", "blocks": None})
     by_code: dict[str, list[Any]] = {}
     for block in blocks:
         for problem in block.summary.problems:

@@ -17,14 +17,15 @@ from types import FrameType
 
 from lab.errors import LabError, RunError
 from lab.load.generator import Progress
+from lab.measure.words import level_label
 from lab.run import results
 from lab.run.bench import Bench, serving
 from lab.run.control import Inbox
 from lab.run.environment import environment
-from lab.run.equality import compare_answers
+from lab.run.equality import Answer, ask, compare_answers
 from lab.run.folder import RunFolder
 from lab.run.lock import MeasureLock
-from lab.run.plan import Block, cell_blocks, saturation_blocks, with_rate
+from lab.run.plan import Block, cell_blocks, level_blocks, with_rate
 from lab.spec import Experiment, plain
 
 SCHEMA_VERSION = "1"
@@ -92,8 +93,9 @@ def run(experiment: Experiment, folder: RunFolder, *, stop: Stop, report: Report
 def _measure(experiment: Experiment, folder: RunFolder, stop: Stop, report: Report, url: str | None) -> None:
     folder.set_status(state="starting", phase="starting", progress=0.0)
     report("starting the server")
-    first_pass, second_pass = saturation_blocks(experiment), cell_blocks(experiment)
-    total_s = sum(block.workload.duration_s for block in first_pass + second_pass)
+    first_pass = level_blocks(experiment) if experiment.reference else []
+    blocks = first_pass + cell_blocks(experiment)
+    total_s = sum(block.workload.duration_s for block in blocks)
     done_s = 0.0
     with serving(url, folder) as server:
         version = server.client.get_server_metadata(client_timeout=5).version
@@ -102,15 +104,18 @@ def _measure(experiment: Experiment, folder: RunFolder, stop: Stop, report: Repo
         with Bench(folder, server, workers=workers, cells=len(experiment.cells()), stopped=stop) as bench:
             for neighbour in experiment.neighbours:
                 bench.put(neighbour)
-            bench.put(experiment.cells()[0].model)
-            if experiment.judge is not None and server.managed:
-                folder.event("answers", **compare_answers(experiment, bench, report))
+            answers: list[list[Answer]] = []
             saturation_rps: float | None = None
-            for index, planned in enumerate(first_pass + second_pass):
-                if index == len(first_pass):
+            for index, planned in enumerate(blocks):
+                if index == len(first_pass) and first_pass:
                     saturation_rps = results.baseline_saturation(folder, experiment)
+                    baseline = experiment.judge.baseline if experiment.judge else None
+                    folder.event("answers", **compare_answers(first_pass, answers, baseline))
                 block = with_rate(planned, saturation_rps)
-                report(f"block {index + 1} of {len(first_pass) + len(second_pass)}: {describe(block)}")
+                report(f"block {index + 1} of {len(blocks)}: {describe(block)}")
+                if index < len(first_pass):
+                    bench.put(block.model)
+                    answers.append(ask(server.grpc_url, block))
 
                 def tick(phase: str, progress: Progress, start: float = done_s, index: int = index) -> None:
                     folder.set_status(
@@ -165,6 +170,6 @@ def _finish(folder: RunFolder, state: str, message: str, report: Report) -> None
 def describe(block: Block) -> str:
     """One line for people: which model, which load."""
     arrival = block.workload.arrival
-    load = ", ".join(f"{name} {value:g}" for name, value in plain(arrival).items() if isinstance(value, int | float))
-    batching = "batching off" if block.model.batching is None else f"batching {plain(block.model.batching)}"
-    return f"{block.role} {block.model.name}, {batching}, {arrival.kind} {load}"
+    load = ", ".join(level_label(f"arrival.{k}", v) for k, v in plain(arrival).items() if k != "kind")
+    what = "saturation of " if block.role == "saturation" else ""
+    return f"{what}{block.model.name}, {level_label('model.batching', plain(block.model.batching))}, {load}"

@@ -36,9 +36,8 @@ def lines(document: dict[str, Any]) -> list[str]:
     if document["problems"]:
         out += ["", "What makes it doubtful:"]
         for problem in document["problems"]:
-            where = f" ({problem['blocks']} blocks)" if problem["blocks"] else ""
-            remedy = f" Remedy: {problem['remedy']}." if problem["remedy"] else ""
-            out.append(f"- {problem['text']}{where}.{remedy}")
+            where = f"{problem['blocks']} blocks: " if problem["blocks"] else ""
+            out.append(f"- {where}{problem['text']} {problem['remedy']}".rstrip())
     return out
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from experiments.batching import EXPERIMENT
 from lab.errors import InputError
-from lab.run.plan import cell_blocks, saturation_blocks, settle, with_rate
+from lab.run.plan import cell_blocks, level_blocks, settle, with_rate
 from lab.spec import Batching, ClosedLoop, Experiment, Judge, ModelSpec, Poisson, Reference, Slo, Workload
 
 ON = Batching(max_batch_size=8)
@@ -51,7 +51,7 @@ def test_a_reload_is_needed_less_often_than_once_a_block():
 
 
 def test_saturation_runs_each_judged_level_once_in_a_closed_loop():
-    blocks = saturation_blocks(trial())
+    blocks = level_blocks(trial())
     assert [b.model.batching for b in blocks] == [None, ON]
     assert all(b.workload.arrival == ClosedLoop(concurrency=4) for b in blocks)
     assert all((b.workload.duration_s, b.workload.warmup_s) == (1, 0.2) for b in blocks)

@@ -161,7 +161,20 @@ def test_a_server_killed_in_mid_run_ends_it_failed_with_the_time_of_death(lab_ho
 def test_kill_9_of_the_runner_shows_interrupted_and_keeps_every_flushed_record(triton_server, lab_home):
     run_id = new_run_id("load")
     process = subprocess.Popen(
-        [sys.executable, "-m", "lab", "load", "--model", "null", "--rate", "100", "--duration", "60", "--run-id", run_id],
+        [
+            sys.executable,
+            "-m",
+            "lab",
+            "load",
+            "--model",
+            "null",
+            "--rate",
+            "100",
+            "--duration",
+            "60",
+            "--run-id",
+            run_id,
+        ],
         cwd=PROJECT,
         env={**os.environ, "LAB_HOME": str(lab_home)},
         stdout=subprocess.DEVNULL,
