@@ -80,12 +80,14 @@ class _Tests:
         self._index = 0
 
     def all(self) -> Any:
-        known = self._measure(_workload(50, 4, sleep_s=[0.010]))
+        # A metronome well below what the instances can take: nothing queues, so the sleep is the whole service time.
+        known = self._measure(_workload(20, 5, sleep_s=[0.010]) | _constant(20))
         yield self._known_latency(known)
-        yield self._known_shape(self._measure(_workload(60, 10, sleep_s=[0.010] * 19 + [0.100]), instances=4))
+        shape = _workload(40, 10, sleep_s=[0.010] * 19 + [0.100]) | _constant(40)
+        yield self._known_shape(self._measure(shape, instances=4))
         yield self._freeze()
         yield from _arrivals()
-        rated = self._measure({**_workload(200, 5, sleep_s=[0.0]), "arrival": {"kind": "constant", "rate_rps": 200}})
+        rated = self._measure(_workload(200, 5, sleep_s=[0.0]) | _constant(200))
         yield self._achieved_rate(rated)
         yield self._conservation([known, rated])
         yield self._little(self._measure(_workload(100, 8, sleep_s=[0.020]), instances=4))
@@ -208,6 +210,10 @@ def _arrivals() -> Any:
 def _workload(rate_rps: float, duration_s: float, **more: Any) -> dict[str, Any]:
     arrival = {"kind": "poisson", "rate_rps": rate_rps}
     return {"arrival": arrival, "duration_s": duration_s, "warmup_s": 0.5, "seed": 7} | more
+
+
+def _constant(rate_rps: float) -> dict[str, Any]:
+    return {"arrival": {"kind": "constant", "rate_rps": rate_rps}}
 
 
 def _ms(seconds: float | None) -> str:
