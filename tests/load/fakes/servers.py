@@ -1,0 +1,105 @@
+"""Fake Tritons: gRPC's own server and aiohttp's, each in a thread with a loop of its own, in front of a Service."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+from aiohttp import web
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from tests.load.fakes.service import Refused, Service
+
+HTTP_STATUS = {"INVALID_ARGUMENT": 400, "NOT_FOUND": 404, "UNAVAILABLE": 503, "INTERNAL": 500}
+
+
+class FakeServer:
+    """A running fake. `url` is HOST:PORT; `kill` closes every connection at once."""
+
+    def __init__(self, start: Callable[[int], Awaitable[tuple[int, Callable[[], Awaitable[Any]]]]], port: int) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._stop: Callable[[], Awaitable[Any]] | None = None
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self.port, self._stop = self._in_loop(start(port))
+        self.url = f"127.0.0.1:{self.port}"
+
+    def _in_loop(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+
+    def kill(self) -> None:
+        if self._stop is not None:
+            stop, self._stop = self._stop, None
+            self._in_loop(stop())
+
+
+class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.requests: list[service_pb2.ModelInferRequest] = []
+
+    async def ModelInfer(self, request: Any, context: Any) -> Any:
+        self.requests.append(request)
+        try:
+            await self.service.serve(request.raw_input_contents[0])
+        except Refused as refused:
+            await context.abort(grpc.StatusCode[refused.status], refused.text)
+        return service_pb2.ModelInferResponse(model_name=request.model_name)
+
+
+@contextmanager
+def grpc_server(service: Service, *, port: int = 0, options: Any = ()) -> Iterator[FakeServer]:
+    async def start(port: int) -> tuple[int, Callable[[], Awaitable[Any]]]:
+        server = grpc.aio.server(options=[("grpc.so_reuseport", 0), *options])
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(_Servicer(service), server)
+        bound = server.add_insecure_port(f"127.0.0.1:{port}")
+        await server.start()
+        return bound, lambda: server.stop(None)
+
+    server = FakeServer(start, port)
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+@contextmanager
+def http_server(service: Service) -> Iterator[FakeServer]:
+    async def infer(request: web.Request) -> web.Response:
+        body = await request.read()
+        size = int(request.headers["Inference-Header-Content-Length"])
+        described = json.loads(body[:size])["inputs"]
+        assert sum(i["parameters"]["binary_data_size"] for i in described) == len(body) - size
+        try:
+            await service.serve(body[size:])
+        except Refused as refused:
+            return web.json_response({"error": refused.text}, status=HTTP_STATUS[refused.status])
+        return web.Response(body=b"answer")
+
+    async def start(port: int) -> tuple[int, Callable[[], Awaitable[Any]]]:
+        app = web.Application()
+        app.router.add_post("/v2/models/{model}/infer", infer)
+        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.0)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", port)
+        await site.start()
+        return runner.addresses[0][1], runner.cleanup
+
+    server = FakeServer(start, 0)
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def free_port() -> int:
+    """A port where nobody listens."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
