@@ -16,7 +16,7 @@ import pyarrow as pa
 from lab.measure.records import CANCELLED, OK, REQUESTS, SERVER, TELEMETRY, TIMEOUT
 from lab.run import catalogue, results
 from lab.run.folder import RunFolder
-from lab.run.plan import cell_blocks, saturation_blocks, with_rate
+from lab.run.plan import cell_blocks, level_blocks, with_rate
 from lab.spec import ClosedLoop, Experiment, ModelSpec, set_path
 from lab.stream import StreamWriter
 
@@ -212,14 +212,14 @@ def batching_run(run_id: str, *, duration_s: float = 3.0, repeats: int = 1, stat
     """A whole batching experiment. Another `state` than done stops in the middle of it."""
     experiment = catalogue.experiment("batching")
     for path, value in {
-        "workload.duration_s": duration_s,
         "workload.warmup_s": 0.5,
+        "workload.duration_s": duration_s,
         "reference.duration_s": 1.5,
         "reference.warmup_s": 0.5,
         "repeats": repeats,
     }.items():
         experiment = set_path(experiment, path, value)
-    first, then = saturation_blocks(experiment), cell_blocks(experiment)
+    first, then = level_blocks(experiment), cell_blocks(experiment)
     author = Author(experiment, run_id, seconds=sum(b.workload.duration_s + 0.2 for b in first + then))
     blocks = [with_rate(block, SATURATION_RPS) for block in first + then]
     if state != "done":

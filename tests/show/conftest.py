@@ -1,0 +1,64 @@
+"""Run folders for charts and pages: built once a session by simulation, copied into a LAB_HOME of each test's own."""
+
+import os
+import runpy
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import streamlit as st
+from streamlit.runtime.scriptrunner import script_runner
+
+from lab.run import results
+from tests.show import synthetic
+
+DONE, STOPPED, FAILED = (
+    "20261130-010101-batching-done",
+    "20261130-010201-batching-stop",
+    "20261130-010301-batching-fail",
+)
+
+
+@pytest.fixture(scope="session")
+def shelf(tmp_path_factory: pytest.TempPathFactory, lab_home: Path) -> Iterator[Path]:
+    """A LAB_HOME that holds one finished, one stopped and one failed batching run. Not to be written to."""
+    own = tmp_path_factory.mktemp("shelf")
+    os.environ["LAB_HOME"] = str(own)
+    synthetic.batching_run(DONE, duration_s=2.0, repeats=2)
+    synthetic.batching_run(STOPPED, duration_s=2.0, state="cancelled")
+    synthetic.batching_run(FAILED, duration_s=2.0, state="failed")
+    os.environ["LAB_HOME"] = str(lab_home)
+    yield own
+
+
+@pytest.fixture(autouse=True)
+def app_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before every run, AppTest 1.67 forgets that the app calls st.navigation and takes `pages/` for the old kind of
+    app, whose clicks it then loses; this runs app.py as a server does once it knows (lab.show.ui.frame.with_app)."""
+    monkeypatch.setattr(script_runner, "_mpa_v1", lambda path: runpy.run_path(path, run_name="__main__"))
+
+
+@pytest.fixture
+def empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A LAB_HOME in which nothing has run."""
+    monkeypatch.setenv("LAB_HOME", str(tmp_path / "home"))
+    st.cache_data.clear()
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def full_home(empty_home: Path, shelf: Path) -> Path:
+    """A LAB_HOME with the runs of `shelf`."""
+    shutil.copytree(shelf / "runs", empty_home / "runs")
+    return empty_home
+
+
+@pytest.fixture(scope="session")
+def document(shelf: Path, lab_home: Path) -> dict[str, Any]:
+    """The finished run's document."""
+    os.environ["LAB_HOME"] = str(shelf)
+    found = results.document(results.RunFolder.open(DONE))
+    os.environ["LAB_HOME"] = str(lab_home)
+    return found

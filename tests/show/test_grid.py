@@ -1,0 +1,72 @@
+"""Cells found again by the words for their level and load."""
+
+from typing import Any
+
+from lab.show.grid import Grid, middle, why_missing
+
+ON = {"max_batch_size": 32, "max_queue_delay_us": 2000, "preferred_batch_sizes": [], "max_queue_size": None}
+LOAD = "workload.arrival.saturation_fraction"
+
+
+def cell(batching: Any, load: float, repeat: int, value: float | None, role: str = "cell") -> dict[str, Any]:
+    summary = {"goodput_rps": value, "notes": {} if value is not None else {"goodput_rps": "needs 7 successes, has 2"}}
+    return {"factors": {LOAD: load, "model.batching": batching}, "repeat": repeat, "role": role, "summary": summary}
+
+
+DOCUMENT: dict[str, Any] = {
+    "cells": [
+        cell(None, 0.1, 0, 999.0, role="saturation"),
+        cell(None, 0.1, 0, 10.0),
+        cell(ON, 0.1, 0, 20.0),
+        cell(ON, 0.1, 1, 22.0),
+        cell(ON, 0.1, 2, 99.0),
+        cell(None, 1.2, 0, None),
+    ],
+    "verdict": {
+        "effects": [
+            {"level": {"max_batch_size": 32, "max_queue_delay_us": 2000}, "at": {LOAD: 0.1}, "metric": "goodput_rps"},
+        ]
+    },
+}
+
+
+def test_levels_and_loads_have_words_in_the_order_of_the_experiment() -> None:
+    grid = Grid.of(DOCUMENT, "model.batching")
+    assert grid.levels == ("batching off", "2 ms delay")
+    assert grid.loads == ("10 % of saturation", "120 % of saturation")
+    assert grid.baseline == "batching off"
+    assert grid.others() == ("2 ms delay",)
+
+
+def test_saturation_runs_are_no_cells() -> None:
+    grid = Grid.of(DOCUMENT, "model.batching")
+    assert [s["goodput_rps"] for s in grid.at("batching off", "10 % of saturation")] == [10.0]
+
+
+def test_the_middle_repeat_is_one_of_them_never_a_mean() -> None:
+    grid = Grid.of(DOCUMENT, "model.batching")
+    assert middle(grid.at("2 ms delay", "10 % of saturation"), "goodput_rps") == 22.0
+    assert middle(grid.at("2 ms delay", "10 % of saturation")[:2], "goodput_rps") == 20.0
+
+
+def test_a_missing_figure_has_its_reason() -> None:
+    found = Grid.of(DOCUMENT, "model.batching").at("batching off", "120 % of saturation")
+    assert middle(found, "goodput_rps") is None
+    assert why_missing(found, "goodput_rps") == "needs 7 successes, has 2"
+
+
+def test_an_effect_is_found_whether_or_not_defaults_were_written_out() -> None:
+    grid = Grid.of(DOCUMENT, "model.batching")
+    assert grid.effect(DOCUMENT, "2 ms delay", "10 % of saturation", "goodput_rps") is not None
+    assert grid.effect(DOCUMENT, "2 ms delay", "120 % of saturation", "goodput_rps") is None
+    assert grid.effect(DOCUMENT, "2 ms delay", "10 % of saturation", "latency_p99_s") is None
+
+
+def test_a_run_that_measured_nothing_has_no_levels() -> None:
+    grid = Grid.of({"cells": []}, "model.batching")
+    assert grid.levels == () and grid.loads == ()
+
+
+def test_an_experiment_without_a_second_factor_has_one_load() -> None:
+    plain = {"cells": [{"factors": {"model.batching": None}, "role": "cell", "summary": {"notes": {}}}]}
+    assert Grid.of(plain, "model.batching").loads == ("this load",)

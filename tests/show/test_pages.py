@@ -1,0 +1,374 @@
+"""Every page in every state, run by Streamlit's AppTest: what it says, what it offers, and that nothing raises."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from lab.errors import RunError
+from lab.run import catalogue, launch, results
+from lab.run.folder import RunFolder
+from lab.show.ui import listing, reads
+from tests.show.conftest import DONE, FAILED, STOPPED
+from tests.show.synthetic import Author
+
+PROJECT = Path(__file__).parents[2]
+PAGES = ("start", "batching", "live", "runs", "system")
+GOING = "20261130-020202-load-goes"
+
+
+def open_page(page: str, **params: str) -> AppTest:
+    app = AppTest.from_file(str(PROJECT / "app.py"), default_timeout=60).run()
+    app.switch_page(f"pages/{page}.py")
+    for name, value in params.items():
+        app.query_params[name] = value
+    return app.run()
+
+
+def words(app: AppTest) -> str:
+    """All text on the page."""
+    kinds = ("title", "subheader", "markdown", "caption", "info", "warning", "error")
+    return "\n".join(str(element.value) for kind in kinds for element in app.get(kind))
+
+
+def run_in_url(app: AppTest) -> str:
+    value = app.query_params["run"]
+    return value if isinstance(value, str) else value[0]
+
+
+def charts(app: AppTest) -> list[dict[str, Any]]:
+    return [json.loads(node.proto.mixed.json or node.proto.json) for node in app.get("bidi_component")]
+
+
+def load_run(run_id: str = GOING, **status: Any) -> RunFolder:
+    """A load run that this very process owns, so it counts as going on; `status` fields are then overwritten."""
+    workload = {"arrival": {"kind": "poisson", "rate_rps": 50}, "duration_s": 60}
+    author = Author(catalogue.single({"name": "digits"}, workload, []), run_id, quick=False)
+    author.folder.set_status("running", progress=0.5)
+    path = author.folder.path / "status.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **status}))
+    return author.folder
+
+
+def interrupted_run() -> RunFolder:
+    return load_run(pid=2**22 + 1, heartbeat_ns=time.perf_counter_ns() - 10_000_000_000)
+
+
+# --- all pages --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_says_what_to_do_when_nothing_has_run(page: str, empty_home: Path) -> None:
+    app = open_page(page)
+    assert not app.exception
+    assert len(app.title) == 1
+    assert not app.error
+    assert len(app.info) + len(app.button) >= 1
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("run", [DONE, STOPPED, FAILED])
+def test_a_page_shows_a_run_that_ended(page: str, run: str, full_home: Path) -> None:
+    app = open_page(page, run=run)
+    assert not app.exception
+    assert len(app.title) == 1
+    assert len(app.metric) <= 4
+
+
+@pytest.mark.parametrize("page", ["batching", "live"])
+def test_every_chart_has_a_text_with_a_number_and_a_unit_and_its_data(page: str, full_home: Path) -> None:
+    app = open_page(page, run=DONE)
+    drawn = charts(app)
+    assert len(drawn) >= 1
+    for data in drawn:
+        assert re.search(r"\d (ms|s|req/s|%|MiB|executions|µs)", data["alt"]), data["alt"]
+        assert len(data["figure"]["data"]) <= 4 or page == "live"
+    assert len([e for e in app.expander if e.label.endswith("Show data")]) == len(drawn)
+
+
+@pytest.mark.parametrize("page", ["batching", "live"])
+@pytest.mark.parametrize("run", ["does-not-exist", "../../etc/passwd", ""])
+def test_a_run_that_is_not_there_is_told_in_one_line(page: str, run: str, full_home: Path) -> None:
+    app = open_page(page, run=run)
+    assert not app.exception
+    told = [warning.value for warning in app.warning]
+    assert len(told) == (1 if run else 0)
+    assert all("\n" not in line and repr(run) in line for line in told)
+
+
+def test_a_damaged_folder_is_listed_and_does_not_hide_the_others(full_home: Path) -> None:
+    (full_home / "runs" / DONE / "run.json").write_text("{ torn")
+    app = open_page("runs")
+    assert not app.exception
+    assert "damaged" in words(app) and "stopped" in words(app)
+    assert open_page("live", run=DONE).warning[0].value.count("\n") == 0
+
+
+def test_no_page_needs_torch_or_mlflow(empty_home: Path) -> None:
+    code = (
+        "import sys; from streamlit.testing.v1 import AppTest\n"
+        "app = AppTest.from_file('app.py', default_timeout=60).run()\n"
+        f"for page in {PAGES!r}: app.switch_page(f'pages/{{page}}.py').run()\n"
+        "assert not app.exception\n"
+        "print([m for m in ('torch', 'mlflow', 'transformers', 'sklearn') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "[]", done.stderr[-2000:]
+
+
+def test_pages_stay_thin() -> None:
+    assert len((PROJECT / "app.py").read_text().splitlines()) < 60
+    for page in PAGES:
+        assert len((PROJECT / "pages" / f"{page}.py").read_text().splitlines()) < 150
+
+
+# --- Start ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What would have been started; each start leaves a folder of a run that goes on."""
+    calls: list[tuple[Any, ...]] = []
+
+    def start(experiment_id: str, settings: list[str], quick: bool, run_id: str) -> str:
+        calls.append((experiment_id, settings, quick, run_id))
+        if len({call[3] for call in calls}) == len(calls):
+            load_run(run_id)
+        return run_id
+
+    monkeypatch.setattr(launch, "start", start)
+    return calls
+
+
+def test_one_click_starts_the_quick_experiment_and_shows_it(empty_home: Path, started: list[tuple[Any, ...]]) -> None:
+    app = open_page("start")
+    app.button(key="start").click().run()
+    assert not app.exception
+    ((experiment, settings, quick, run_id),) = started
+    assert (experiment, settings, quick) == ("batching", [], True)
+    assert run_in_url(app) == run_id
+    assert "under load" in app.title[0].value  # the live page of that run
+
+
+def test_a_second_click_means_the_same_run(
+    empty_home: Path, started: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "active_runs", list)  # the second click was on its way before the page knew of a run
+    app = open_page("start")
+    for _ in range(2):
+        app.button(key="start").click().run()
+        app.switch_page("pages/start.py").run()
+    assert len(started) == 2
+    assert len({run_id for *_, run_id in started}) == 1
+
+
+def test_the_next_start_after_a_run_has_ended_is_another_run(
+    empty_home: Path, started: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "active_runs", list)
+    app = open_page("start")
+    for _ in range(2):
+        app.button(key="start").click().run()
+        RunFolder.open(started[-1][3]).set_status("done")
+        app.switch_page("pages/start.py").run()
+    assert len({run_id for *_, run_id in started}) == 2
+
+
+def test_a_refused_start_is_one_line(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> str:
+        raise RunError("run x made no folder within 20 s; see `python -m lab doctor`")
+
+    monkeypatch.setattr(launch, "start", refuse)
+    app = open_page("start")
+    app.button(key="start").click().run()
+    assert not app.exception
+    assert [error.value for error in app.error] == ["run x made no folder within 20 s; see `python -m lab doctor`"]
+    assert app.title[0].value == "What does dynamic batching buy on this machine?"
+
+
+def test_while_a_run_goes_on_the_button_rests_and_says_why(empty_home: Path) -> None:
+    load_run()
+    app = open_page("start")
+    assert app.button(key="start").disabled
+    assert "One run measures at a time" in words(app)
+    assert "load on digits" in words(app)
+
+
+# --- Dynamic batching -------------------------------------------------------------------------------------------
+
+
+def test_a_finished_comparison_opens_with_its_headline(full_home: Path, document: dict[str, Any]) -> None:
+    app = open_page("batching", run=DONE)
+    assert f"#### {document['verdict']['text']}" in [m.value for m in app.markdown]
+    assert [metric.label for metric in app.metric] == ["Served in time", "p50 latency", "p99 latency", "Mean batch"]
+    titles = {data["figure"]["layout"]["yaxis"]["title"]["text"] for data in charts(app)[:2]}
+    assert titles == {"latency from the scheduled arrival, ms"}
+
+
+def test_the_link_chooses_level_and_load(full_home: Path) -> None:
+    app = open_page("batching", run=DONE, b_level="5 ms delay", b_load="10 %")
+    assert "Executed batch sizes at 10 % of saturation" in words(app)
+    assert "5 ms delay" in charts(app)[0]["alt"]
+
+
+def test_nonsense_in_the_link_falls_back_to_the_default(full_home: Path) -> None:
+    app = open_page("batching", run=DONE, b_level="bogus", b_load="NaN", b_slo="abc", b_size="9999", b_bet="x")
+    assert not app.exception
+    assert "Executed batch sizes at 120 % of saturation" in words(app)
+    assert app.number_input(key="b_slo").value == 20.0
+
+
+def test_a_bet_is_scored(full_home: Path) -> None:
+    app = open_page("batching", run=DONE, b_bet="fewer")
+    assert "You bet on fewer, 2×" in words(app)
+
+
+def test_a_stopped_run_says_that_it_is_partial(full_home: Path) -> None:
+    app = open_page("batching", run=STOPPED)
+    assert "Partial: the run was stopped." in app.warning[0].value
+    assert "is not drawn" in words(app) or "ends at" in words(app)
+
+
+def test_a_withheld_figure_is_a_card_with_a_reason(full_home: Path) -> None:
+    app = open_page("batching", run=STOPPED)
+    (p99,) = [metric for metric in app.metric if metric.label == "p99 latency"]
+    assert p99.value == "n/a" and "459" in p99.proto.help
+
+
+def test_a_run_that_compares_nothing_is_sent_to_its_live_page(empty_home: Path) -> None:
+    load_run()
+    app = open_page("batching", run=GOING)
+    assert "compares nothing" in app.info[0].value
+
+
+def test_the_run_form_hands_on_what_was_chosen(empty_home: Path, started: list[tuple[Any, ...]]) -> None:
+    app = open_page("batching", b_model="embedder", b_slo="50", b_depth="whole")
+    app.button(key="run_ab").click().run()
+    ((experiment, settings, quick, _),) = started
+    assert (experiment, settings, quick) == ("batching", ["model.name=embedder", "slo.latency_s=0.05"], False)
+
+
+# --- Live run ---------------------------------------------------------------------------------------------------
+
+
+def sent(folder: RunFolder) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder.path / "control.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "id"} for line in lines]
+
+
+def test_the_rate_is_changed_while_the_load_runs(empty_home: Path) -> None:
+    folder = load_run()
+    app = open_page("live", run=GOING)
+    app.number_input(key=f"l_rate_rps_{GOING}").set_value(250.0).run()
+    assert sent(folder) == [{"rate_rps": 250.0}]
+    assert not app.exception
+
+
+def test_batching_is_toggled_and_its_delay_set_while_the_load_runs(empty_home: Path) -> None:
+    folder = load_run()
+    app = open_page("live", run=GOING)
+    app.toggle(key=f"l_batching_{GOING}").set_value(True).run()
+    app.select_slider(key=f"l_delay_{GOING}").set_value(2.0).run()
+    app.toggle(key=f"l_batching_{GOING}").set_value(False).run()
+    first, second, third = (change["batching"] for change in sent(folder))
+    assert (first["max_batch_size"], first["max_queue_delay_us"]) == (32, 0)
+    assert second["max_queue_delay_us"] == 2000
+    assert third is None
+
+
+def test_an_experiment_offers_no_change_by_hand(full_home: Path) -> None:
+    shutil.copytree(full_home / "runs" / DONE, full_home / "runs" / GOING)
+    going = RunFolder.open(GOING)
+    going.set_status("running", progress=0.5)
+    app = open_page("live", run=GOING)
+    assert not app.number_input
+    assert "its settings stay as declared" in words(app)
+    assert app.button(key="stop")
+
+
+def test_an_interrupted_run_says_so_and_offers_no_stop(empty_home: Path) -> None:
+    interrupted_run()
+    app = open_page("live", run=GOING)
+    assert "process of this run is gone" in app.warning[0].value
+    assert "stop" not in [button.key for button in app.button]
+
+
+def test_a_failed_run_names_the_cause(full_home: Path) -> None:
+    app = open_page("live", run=FAILED)
+    assert "The run failed: the server died while the load ran: signal 9" in app.error[0].value
+
+
+def test_the_menu_leads_to_the_run_that_goes_on(empty_home: Path) -> None:
+    load_run()
+    app = open_page("live")
+    assert run_in_url(app) == GOING
+    assert app.title[0].value == "digits under load"
+
+
+def test_opening_a_link_starts_nothing(empty_home: Path, started: list[tuple[Any, ...]]) -> None:
+    for page in PAGES:
+        open_page(page, run=DONE, b_bet="more", l_model="embedder")
+    assert started == []
+
+
+# --- Runs -------------------------------------------------------------------------------------------------------
+
+
+def test_runs_are_found_by_words_and_state(full_home: Path) -> None:
+    assert words(open_page("runs", r_q="batching-fail")).count("20261130-") == 1
+    app = open_page("runs", r_state="cancelled")
+    assert STOPPED in words(app) and DONE not in words(app)
+    assert "No run matches" in words(open_page("runs", r_q="no such thing"))
+
+
+def test_deleting_removes_the_run_and_a_refusal_is_told(full_home: Path) -> None:
+    load_run()
+    app = open_page("runs")
+    assert app.button(key=f"delete_{GOING}").disabled
+    listing.delete(DONE)
+    assert not (full_home / "runs" / DONE).exists()
+
+
+def test_the_download_is_the_document(full_home: Path) -> None:
+    assert json.loads(listing._figures(DONE)) == json.loads(json.dumps(results.document(RunFolder.open(DONE))))
+
+
+def test_two_hundred_runs_are_listed_at_once_and_a_page_at_a_time(full_home: Path) -> None:
+    source = full_home / "runs" / DONE
+    for i in range(200):
+        copy = full_home / "runs" / f"20261129-{i:06d}-batching-copy"
+        copy.mkdir()
+        for name in ("run.json", "status.json"):
+            shutil.copy(source / name, copy / name)
+    app = open_page("runs")
+    assert not app.exception
+    assert len([b for b in app.button if str(b.key).startswith("delete_")]) == listing.PAGE_SIZE
+    app.number_input(key="r_page").set_value(17).run()
+    assert len([b for b in app.button if str(b.key).startswith("delete_")]) == 203 - 16 * listing.PAGE_SIZE
+
+
+# --- System -----------------------------------------------------------------------------------------------------
+
+
+def test_without_a_server_the_system_page_says_how_to_get_one(empty_home: Path) -> None:
+    app = open_page("system")
+    assert "No managed Triton lives" in app.info[0].value
+
+
+def test_the_config_viewer_shows_what_triton_would_read(empty_home: Path) -> None:
+    blocks = open_page("system", y_delay="500", y_size="8").code
+    code = next(block.value for block in blocks if "max_batch_size" in block.value)
+    assert "max_batch_size: 8" in code and "max_queue_delay_microseconds: 500" in code
+
+
+def test_a_contradiction_is_one_line(empty_home: Path) -> None:
+    app = open_page("system", y_size="1", y_delay="500")
+    assert not app.exception
+    assert len(app.error) == 1 and "max_batch_size 1" in app.error[0].value
