@@ -168,7 +168,23 @@ def load(options: argparse.Namespace) -> int:
         "warmup_s": options.duration / 10 if options.warmup is None else options.warmup,
         "protocol": "http" if (options.url or "").startswith("http://") else "grpc",
     }
-    return _run(single({"name": options.model}, workload, options.settings), options, quick=False, url=options.url)
+    chosen = single({"name": options.model}, workload, options.settings)
+    if options.url is not None:
+        _check_server(options.url, chosen.model.name)
+    return _run(chosen, options, quick=False, url=options.url)
+
+
+def _check_server(url: str, model: str) -> None:
+    """Somebody else's server must answer and serve the model before there is a run."""
+    from lab.serve.triton import Server
+    from lab.spec import nearest
+
+    with Server.at(url) as server:
+        states = {state.name: state for state in server.states()}
+        if model not in states:
+            raise InputError(f"model {model!r}: the server at {url} has none of that name{nearest(model, states)}")
+        if not states[model].ready:
+            raise InputError(f"model {model!r} is not ready at {url}: {states[model].reason}")
 
 
 def _run(chosen: Any, options: argparse.Namespace, *, quick: bool, url: str | None = None) -> int:

@@ -103,8 +103,11 @@ class Bench:
         )
         boundaries = [window.start_ns, window.measured_from_ns, window.end_ns]
         cut_ns: int | None = None
+        planned = progress.planned
         while not progress.done:
             now = time.perf_counter_ns()
+            if cut_ns is None:
+                planned = progress.planned  # a stop forgets the arrivals that will not come; the block still owes them
             if now >= self._next_scrape_ns or (boundaries and now >= boundaries[0]):
                 self._scrape([model.name])
                 boundaries = [b for b in boundaries if b > now]
@@ -120,7 +123,7 @@ class Bench:
             progress = generator.poll()
         self._scrape([model.name])
         folder.event(
-            "block_end", block=index, planned=progress.planned, end_ns=min(cut_ns or window.end_ns, window.end_ns)
+            "block_end", block=index, planned=planned, end_ns=min(cut_ns or window.end_ns, window.end_ns)
         )
         return progress
 
