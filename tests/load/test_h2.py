@@ -339,7 +339,7 @@ async def test_a_cancelled_upload_makes_room_for_the_next() -> None:
         assert (await peer.next(DATA)).payload[5:] == b"small"
 
 
-@pytest.mark.parametrize(("code", "begun", "outcome"), [(7, False, REFUSED), (2, False, ERROR), (2, True, TRUNCATED)])
+@pytest.mark.parametrize(("code", "begun", "outcome"), [(2, False, ERROR), (2, True, TRUNCATED)])
 @timed
 async def test_a_reset_stream_ends_its_call(code: int, begun: bool, outcome: int) -> None:
     async with connected() as (client, peer):
@@ -349,6 +349,22 @@ async def test_a_reset_stream_ends_its_call(code: int, begun: bool, outcome: int
         peer.send(frame(wire.RST_STREAM, 0, 1, code.to_bytes(4, "big")))
         await client.until(0)
         assert client.ended[0][0] == outcome
+
+
+@timed
+async def test_a_refused_stream_is_sent_again() -> None:
+    async with connected(max_streams=1) as (client, peer):
+        client.send(0, b"first")
+        client.send(1, b"second")
+        await peer.next(DATA)
+        peer.send(frame(wire.RST_STREAM, 0, 1, (7).to_bytes(4, "big")))
+        assert (await peer.next(DATA)).payload[5:] == b"second"
+        peer.answer(3)
+        again = await peer.next(DATA)
+        assert (again.stream, again.payload[5:]) == (5, b"first")
+        peer.answer(5)
+        await client.until(0, 1)
+        assert client.ended == {0: (OK, None), 1: (OK, None)}
 
 
 @timed

@@ -66,14 +66,14 @@ class Connection(asyncio.Protocol):
     def __init__(self, done: Done, read_headers: Callable[[bytes], Reading | None], left: Left) -> None:
         self._done = done
         self._read_headers = read_headers
-        self._left: Left | None = left
+        self._left = left
         self._transport: asyncio.WriteTransport
         self._out: list[bytes] = []
         self._reading = False  # while frames are read, what is to be written is collected
         self._rest = b""  # the start of a frame
         self._split: tuple[int, int, bytes] | None = None  # stream, flags and start of a header block in parts
         self._known: dict[bytes, Reading | None] = {}
-        self._streams: dict[int, int] = {}  # stream → number of its call
+        self._streams: dict[int, tuple[int, Call]] = {}
         self._answered: set[int] = set()  # streams whose answer has begun
         self._next_stream = 1
         self._uploads: deque[_Upload] = deque()
@@ -85,6 +85,8 @@ class Connection(asyncio.Protocol):
         self._consumed = 0  # bytes of answers since the server's window was last made wider
         self.settled = asyncio.get_running_loop().create_future()
         """Done when the server's settings are in force, or the connection is lost."""
+        self.parting: str | None = None
+        """Why it takes no more calls; None while it does."""
 
     @classmethod
     async def open(
@@ -108,7 +110,7 @@ class Connection(asyncio.Protocol):
             self._pump()
         else:
             self._window -= size
-            stream = WORD.pack(self._open_stream(number))
+            stream = WORD.pack(self._open_stream(number, call))
             self._out.append(b"".join((opening, stream, middle, stream, body)))
         if not self._reading:
             self._flush()
@@ -116,7 +118,7 @@ class Connection(asyncio.Protocol):
     def cancel(self, number: int) -> None:
         """Forget the call: the server is told, `done` is not called. Without effect when the call has ended."""
         self._uploads = deque(upload for upload in self._uploads if upload.number != number)
-        stream = next((stream for stream, other in self._streams.items() if other == number), None)
+        stream = next((stream for stream, (other, _) in self._streams.items() if other == number), None)
         if stream is not None:
             self._forget(stream)
             self._out.append(frame(frames.RST_STREAM, 0, stream, WORD.pack(frames.CANCEL)))
@@ -125,8 +127,9 @@ class Connection(asyncio.Protocol):
             self._flush()
 
     def close(self) -> None:
-        self._leave()
-        self._transport.write(frame(frames.GOAWAY, 0, 0, bytes(8)))
+        self._leave("closed")
+        self._out.append(frame(frames.GOAWAY, 0, 0, bytes(8)))
+        self._flush()
         self._transport.close()
 
     # --- asyncio.Protocol ---
@@ -159,12 +162,12 @@ class Connection(asyncio.Protocol):
 
     # --- what goes out ---
 
-    def _open_stream(self, number: int) -> int:
+    def _open_stream(self, number: int, call: Call) -> int:
         stream = self._next_stream
         self._next_stream = stream + 2
-        self._streams[stream] = number
+        self._streams[stream] = (number, call)
         if stream > LAST_STREAM:
-            self._leave()
+            self._leave("out of stream numbers")
         return stream
 
     def _pump(self) -> None:
@@ -174,7 +177,7 @@ class Connection(asyncio.Protocol):
             if not upload.stream:
                 if len(self._streams) >= self._max_streams:
                     return
-                upload.stream = self._open_stream(upload.number)
+                upload.stream = self._open_stream(upload.number, upload.call)
                 upload.window = self._initial_window
                 self._out.append(frame(HEADERS, END_HEADERS, upload.stream, upload.call.headers))
             body = upload.call.body
@@ -191,7 +194,8 @@ class Connection(asyncio.Protocol):
 
     def _flush(self) -> None:
         if self._out:
-            self._transport.writelines(self._out)
+            if not self._transport.is_closing():  # else the calls end when the loss is told
+                self._transport.writelines(self._out)
             self._out = []
 
     # --- what comes in ---
@@ -293,16 +297,20 @@ class Connection(asyncio.Protocol):
         self._pump()
 
     def _reset(self, stream: int, code: int, now_ns: int) -> None:
-        if code == frames.REFUSED_STREAM:
-            self._end(stream, (REFUSED, "the server refused the stream"), now_ns)
+        if code == frames.REFUSED_STREAM and stream in self._streams:
+            # Not looked at, so safe to send again (8.7). It happens when the server has answered a call but still
+            # counts its stream: the caller's concern only if it goes on for longer than the caller waits.
+            number, call = self._streams[stream]
+            self._uploads.append(_Upload(number, call))
+            self._end(stream, None, now_ns)
         else:
             outcome = TRUNCATED if stream in self._answered else ERROR
             self._end(stream, (outcome, f"the server reset the stream, code {code}"), now_ns)
 
     def _go_away(self, last: int, debug: bytes, now_ns: int) -> None:
         """The server looks at no stream above `last`; the others still end."""
-        self._leave()
         why = "the server is going away" + (f": {debug.decode(errors='replace')}" if debug else "")
+        self._leave(why)
         waiting = [upload.number for upload in self._uploads if not upload.stream]
         self._uploads = deque(upload for upload in self._uploads if upload.stream)
         for stream in [stream for stream in self._streams if stream > last]:
@@ -312,32 +320,37 @@ class Connection(asyncio.Protocol):
 
     # --- how calls end ---
 
-    def _end(self, stream: int, reading: Reading, now_ns: int) -> None:
+    def _end(self, stream: int, reading: Reading | None, now_ns: int) -> None:
+        """The stream is over; without a reading its call is not."""
         number = self._forget(stream)
         if self._uploads:
             if self._uploads[0].stream == stream:  # answered before its body was all sent: the rest is not wanted
                 self._uploads.popleft()
                 self._out.append(frame(frames.RST_STREAM, 0, stream, WORD.pack(frames.CANCEL)))
             self._pump()
-        if number is not None:
+        if number is not None and reading is not None:
             self._done(number, *reading, now_ns)
 
     def _forget(self, stream: int) -> int | None:
+        """The number of the stream's call, if the stream was open."""
         self._answered.discard(stream)
-        return self._streams.pop(stream, None)
+        number, _ = self._streams.pop(stream, (None, None))
+        return number
 
-    def _leave(self) -> None:
-        left, self._left = self._left, None
-        if left is not None:
-            left(self)
+    def _leave(self, why: str) -> None:
+        if self.parting is None:
+            self.parting = why
+            self._left(self)
 
     def _lose(self, why: str) -> None:
         if not self.settled.done():
             self.settled.set_result(None)
         now_ns = time.perf_counter_ns()
-        ended = [(number, TRUNCATED if stream in self._answered else ERROR) for stream, number in self._streams.items()]
+        ended = [
+            (number, TRUNCATED if stream in self._answered else ERROR) for stream, (number, _) in self._streams.items()
+        ]
         ended += [(upload.number, ERROR) for upload in self._uploads if not upload.stream]
         self._streams, self._answered, self._uploads = {}, set(), deque()
-        self._leave()
+        self._leave(why)
         for number, outcome in ended:
             self._done(number, outcome, why, now_ns)

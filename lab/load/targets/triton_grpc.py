@@ -8,6 +8,7 @@ second. Messages come from tritonclient's own protobuf classes.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Sequence
 
@@ -19,7 +20,7 @@ from lab.errors import InputError
 from lab.load.targets import Done, Tensors
 from lab.load.targets.grpc_wire import Call, Method, read_headers
 from lab.load.targets.h2 import Connection
-from lab.measure.records import REFUSED
+from lab.measure.records import ERROR, REFUSED
 
 PATH = "/inference.GRPCInferenceService/ModelInfer"
 RETRY_S = 0.1
@@ -79,18 +80,24 @@ class TritonGrpc:
         await asyncio.sleep(self._next_try_s - loop.time())
         self._next_try_s = loop.time() + RETRY_S
         try:
-            self._connection = await Connection.open(self._host, self._port, self._done, read_headers, self._left)
+            connection = await Connection.open(self._host, self._port, self._done, read_headers, self._left)
         except OSError as error:
-            now_ns = time.perf_counter_ns()
-            # What `done` sends in its turn belongs to the next attempt, so it finds this one over.
-            self._connecting = None
-            waiting, self._waiting = self._waiting, {}
-            for number in waiting:
-                self._done(number, REFUSED, f"{self._host}:{self._port}: {error.strerror or error}", now_ns)
-        else:
-            waiting, self._waiting = self._waiting, {}
-            for number, call in waiting.items():
-                self.send(number, call)
+            self._end_waiting(REFUSED, f"{self._host}:{self._port}: {reason(error)}")
+            return
+        if connection.parting is not None:  # within the moment since it was made
+            self._end_waiting(ERROR, connection.parting)
+            return
+        self._connection = connection
+        waiting, self._waiting = self._waiting, {}
+        for number, call in waiting.items():
+            self.send(number, call)
+
+    def _end_waiting(self, outcome: int, detail: str) -> None:
+        now_ns = time.perf_counter_ns()
+        self._connecting = None  # what `done` sends in its turn waits for the next attempt
+        waiting, self._waiting = self._waiting, {}
+        for number in waiting:
+            self._done(number, outcome, detail, now_ns)
 
     def _left(self, connection: Connection) -> None:
         self._leaving = [old for old in self._leaving if old.in_flight]
@@ -112,6 +119,11 @@ def infer_request(model: str, request: Tensors) -> bytes:
 def raw(array: np.ndarray) -> bytes:
     """The array's elements as Triton's raw tensor format has them."""
     return bytes(serialize_byte_tensor(array).item()) if array.dtype.kind in "OSU" else array.tobytes()
+
+
+def reason(error: OSError) -> str:
+    """Why a connection could not be made, in the system's words."""
+    return os.strerror(error.errno) if error.errno else str(error)
 
 
 def split_url(url: str) -> tuple[str, int]:

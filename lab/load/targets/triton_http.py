@@ -15,7 +15,7 @@ import aiohttp
 from tritonclient.utils import np_to_triton_dtype
 
 from lab.load.targets import INVALID, Done, Tensors
-from lab.load.targets.triton_grpc import raw, split_url
+from lab.load.targets.triton_grpc import raw, reason, split_url
 from lab.measure.records import ERROR, OK, REFUSED, TIMEOUT, TRUNCATED
 
 OUTCOME = {400: INVALID, 404: INVALID, 408: TIMEOUT, 429: REFUSED, 501: INVALID, 503: REFUSED, 504: TIMEOUT}
@@ -68,7 +68,7 @@ class TritonHttp:
             async with self._session.post(url, data=body, headers=headers) as response:
                 answer = await response.read()
         except aiohttp.ClientConnectorError as error:
-            return REFUSED, f"{error.host}:{error.port}: {error.strerror}"
+            return REFUSED, f"{error.host}:{error.port}: {reason(error)}"
         except aiohttp.ClientPayloadError as error:
             return TRUNCATED, str(error)
         except (aiohttp.ClientError, OSError) as error:

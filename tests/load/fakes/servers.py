@@ -87,7 +87,14 @@ def http_server(service: Service) -> Iterator[FakeServer]:
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", port)
         await site.start()
-        return runner.addresses[0][1], runner.cleanup
+
+        async def stop() -> None:
+            for connection in list(runner.server.connections):
+                if connection.transport is not None:
+                    connection.transport.abort()
+            await runner.cleanup()
+
+        return runner.addresses[0][1], stop
 
     server = FakeServer(start, 0)
     try:

@@ -24,7 +24,8 @@ class Service:
     """`seconds` for each request, `places` of them at a time in order of arrival (None: all at once); of those that
     wait at most `queue`, the rest are refused as Triton does. `frozen_s`: from when to when after the first arrival
     nothing goes on, as under SIGSTOP. `refuse`: refuse everything with this status and text. `silent`: accept
-    requests and never answer. `refuse_every`: refuse each n-th."""
+    requests and never answer. `refuse_every`: refuse each n-th. `together`:
+    answer nothing before so many have been in flight at once."""
 
     seconds: float = 0.0
     places: int | None = None
@@ -33,6 +34,7 @@ class Service:
     refuse: tuple[str, str] | None = None
     refuse_every: int | None = None
     silent: bool = False
+    together: int | None = None
 
     arrived_ns: list[int] = field(default_factory=list)
     payloads: list[bytes] = field(default_factory=list)
@@ -43,6 +45,7 @@ class Service:
     peak_in_flight: int = 0
     _places: asyncio.Semaphore | None = None
     _waiting: int = 0
+    _complete: asyncio.Event | None = None
 
     async def serve(self, payload: bytes) -> None:
         self.arrived_ns.append(time.perf_counter_ns())
@@ -68,6 +71,11 @@ class Service:
             raise Refused("UNAVAILABLE", "Exceeds maximum queue size")
         if self.silent:
             await asyncio.Event().wait()
+        if self.together is not None:
+            self._complete = self._complete or asyncio.Event()
+            if self.in_flight >= self.together:
+                self._complete.set()
+            await self._complete.wait()
         if self.places is None:
             await self._work()
             return

@@ -1,0 +1,244 @@
+"""Both targets against real servers: grpc's own and aiohttp's. The servers' books are the truth."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import uvloop
+from tritonclient.grpc import service_pb2
+
+from lab.errors import InputError
+from lab.load.targets import INVALID
+from lab.load.targets.triton_grpc import TritonGrpc, infer_request, split_url
+from lab.load.targets.triton_http import TritonHttp
+from lab.measure.records import ERROR, OK, OUTCOMES, REFUSED, TRUNCATED
+from tests.load.fakes.servers import free_port, grpc_server, http_server
+from tests.load.fakes.service import Service
+
+Ends = dict[int, tuple[int, str | None]]
+KINDS = [(TritonGrpc, grpc_server), (TritonHttp, http_server)]
+
+
+def requests(count: int) -> list[dict[str, np.ndarray]]:
+    return [{"INPUT": np.full((1, 1), i, np.float32)} for i in range(count)]
+
+
+def use(
+    target_of: Any, url: str, script: Callable[[Any, Ends], Any], made: Sequence[dict[str, np.ndarray]] | None = None
+) -> Ends:
+    """Run `script(send, ends)` in a loop with an open target; the ends of what it sent. `send(n)` sends the n-th."""
+
+    async def main() -> Ends:
+        ends: Ends = {}
+
+        def done(number: int, outcome: int, detail: str | None, arrived_ns: int) -> None:
+            assert number not in ends, "told twice"
+            assert 0 <= time.perf_counter_ns() - arrived_ns < 10**9
+            assert (detail is None) == (outcome == OK)
+            ends[number] = (outcome, detail)
+
+        target = target_of(url, done)
+        messages = target.prepare("null", made or requests(1000))
+        await target.open()
+        target.ask = lambda number: target.send(number, messages[number])
+        async with asyncio.timeout(20):
+            await script(target, ends)
+        await target.close()
+        return ends
+
+    return uvloop.run(main())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.002)
+
+
+@pytest.mark.parametrize(("target", "server"), KINDS)
+def test_the_server_gets_the_tensors_as_they_are(target: Any, server: Any) -> None:
+    service = Service()
+
+    async def script(target: Any, ends: Ends) -> None:
+        for number in range(20):
+            target.ask(number)
+        await until(lambda: len(ends) == 20)
+
+    with server(service) as fake:
+        ends = use(target, fake.url, script)
+    assert ends == dict.fromkeys(range(20), (OK, None))
+    assert sorted(np.frombuffer(p, np.float32)[0] for p in service.payloads) == list(range(20))
+
+
+def test_a_grpc_request_names_model_type_and_shape() -> None:
+    texts = np.array([[b"one"], ["zwei é"]], dtype=object)
+    request = {"IMAGE": np.arange(128, dtype=np.float32).reshape(2, 64), "TEXT": texts}
+    message = service_pb2.ModelInferRequest.FromString(infer_request("digits", request))
+    assert message.model_name == "digits"
+    assert [(i.name, i.datatype, list(i.shape)) for i in message.inputs] == [
+        ("IMAGE", "FP32", [2, 64]),
+        ("TEXT", "BYTES", [2, 1]),
+    ]
+    assert message.raw_input_contents[0] == np.arange(128, dtype="<f4").tobytes()
+    # Triton's BYTES: each element behind its length, 4 bytes, little endian.
+    assert message.raw_input_contents[1] == b"\x03\0\0\0one" + b"\x07\0\0\0" + "zwei é".encode()
+
+
+@pytest.mark.parametrize(("target", "server"), KINDS)
+def test_in_flight_is_what_was_sent_however_many(target: Any, server: Any) -> None:  # P4
+    service = Service(together=150)
+
+    async def script(target: Any, ends: Ends) -> None:
+        for number in range(150):
+            target.ask(number)
+        await until(lambda: len(ends) == 150)
+
+    with server(service) as fake:
+        use(target, fake.url, script)
+    assert service.peak_in_flight == 150
+
+
+@pytest.mark.parametrize(("target", "server"), KINDS)
+@pytest.mark.parametrize(
+    ("status", "text", "outcome"),
+    [
+        ("UNAVAILABLE", "Exceeds maximum queue size", REFUSED),
+        ("INVALID_ARGUMENT", "batch must be <= 8", INVALID),
+        ("NOT_FOUND", "no model of that name", INVALID),
+        ("INTERNAL", "Stub process is not healthy", ERROR),
+    ],
+)
+def test_a_status_becomes_an_outcome_with_its_text(
+    target: Any, server: Any, status: str, text: str, outcome: int
+) -> None:
+    async def script(target: Any, ends: Ends) -> None:
+        target.ask(0)
+        await until(lambda: bool(ends))
+
+    with server(Service(refuse=(status, text))) as fake:
+        ends = use(target, fake.url, script)
+    assert ends[0][0] == outcome
+    assert text in str(ends[0][1])
+
+
+@pytest.mark.parametrize(("target", "server"), KINDS)
+def test_nobody_there_is_refused_each_time(target: Any, server: Any) -> None:  # T5
+    async def script(target: Any, ends: Ends) -> None:
+        for number in range(3):
+            target.ask(number)
+            await until(lambda number=number: number in ends)  # type: ignore[misc]
+
+    ends = use(target, f"127.0.0.1:{free_port()}", script)
+    assert [outcome for outcome, _ in ends.values()] == [REFUSED] * 3
+    assert all("refused" in str(detail) for _, detail in ends.values())
+
+
+@pytest.mark.parametrize(("target", "server"), KINDS)
+def test_a_cancelled_request_is_cancelled_at_the_server(target: Any, server: Any) -> None:
+    service = Service(seconds=10)
+
+    async def script(target: Any, ends: Ends) -> None:
+        target.ask(0)
+        target.ask(1)
+        await until(lambda: service.in_flight == 2)
+        target.cancel(0)
+        target.cancel(0)
+        await until(lambda: service.cancelled == 1)
+        target.cancel(1)
+        await until(lambda: service.cancelled == 2)
+
+    with server(service) as fake:
+        assert use(target, fake.url, script) == {}
+
+
+@pytest.mark.parametrize(("target", "server"), KINDS)
+def test_a_server_that_dies_ends_what_is_in_flight(target: Any, server: Any) -> None:  # T13
+    service = Service(seconds=10)
+
+    async def script(target: Any, ends: Ends) -> None:
+        for number in range(5):
+            target.ask(number)
+        await until(lambda: service.in_flight == 5)
+        await asyncio.get_running_loop().run_in_executor(None, fake.kill)
+        await until(lambda: len(ends) == 5)
+        target.ask(5)
+        await until(lambda: len(ends) == 6)
+
+    with server(service) as fake:
+        ends = use(target, fake.url, script)
+    for number in range(5):
+        assert ends[number][0] in (ERROR, TRUNCATED, REFUSED), OUTCOMES[ends[number][0]]
+    assert ends[5][0] == REFUSED
+
+
+def test_a_grpc_server_that_comes_back_is_found_again() -> None:
+    port = free_port()
+
+    async def script(target: Any, ends: Ends) -> None:
+        target.ask(0)
+        await until(lambda: 0 in ends)
+        loop = asyncio.get_running_loop()
+        server = grpc_server(Service(), port=port)
+        fake = await loop.run_in_executor(None, server.__enter__)
+        for number in (1, 2):
+            target.ask(number)
+        await until(lambda: {1, 2} <= set(ends))
+        await loop.run_in_executor(None, fake.kill)
+
+    ends = use(TritonGrpc, f"127.0.0.1:{port}", script)
+    assert [ends[number][0] for number in range(3)] == [REFUSED, OK, OK]
+
+
+def test_a_large_message_fits_through_grpcs_flow_control() -> None:
+    # grpc's server opens with 64 KiB windows; five messages of 3 MiB need many updates of them.
+    service = Service()
+    made = [{"INPUT": np.random.default_rng(i).random((1, 3 * 2**18), np.float32)} for i in range(5)]
+
+    async def script(target: Any, ends: Ends) -> None:
+        for number in range(5):
+            target.ask(number)
+        await until(lambda: len(ends) == 5)
+
+    with grpc_server(service) as fake:
+        ends = use(TritonGrpc, fake.url, script, made)
+    assert ends == dict.fromkeys(range(5), (OK, None))
+    assert sorted(service.payloads) == sorted(request["INPUT"].tobytes() for request in made)
+
+
+def test_grpcs_limit_of_streams_is_kept_without_losing_a_call() -> None:
+    service = Service(seconds=0.01)
+
+    async def script(target: Any, ends: Ends) -> None:
+        for number in range(200):
+            target.ask(number)
+        await until(lambda: len(ends) == 200)
+
+    with grpc_server(service, options=[("grpc.max_concurrent_streams", 7)]) as fake:
+        ends = use(TritonGrpc, fake.url, script)
+    assert ends == dict.fromkeys(range(200), (OK, None))
+    assert service.peak_in_flight == 7
+
+
+def test_the_http_port_is_recognised_by_the_grpc_target() -> None:
+    async def script(target: Any, ends: Ends) -> None:
+        target.ask(0)
+        await until(lambda: bool(ends))
+
+    with http_server(Service()) as fake:
+        ends = use(TritonGrpc, fake.url, script)
+    assert ends[0][0] == ERROR
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1", "http://", ":8001", "host:port"])
+def test_a_url_without_host_and_port_is_named(url: str) -> None:
+    with pytest.raises(InputError, match="HOST:PORT"):
+        split_url(url)
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8001", "grpc://127.0.0.1:8001", "http://127.0.0.1:8001"])
+def test_a_scheme_may_stand_before_host_and_port(url: str) -> None:
+    assert split_url(url) == ("127.0.0.1", 8001)
