@@ -21,7 +21,10 @@ HTTP_STATUS = {"INVALID_ARGUMENT": 400, "NOT_FOUND": 404, "UNAVAILABLE": 503, "I
 class FakeServer:
     """A running fake. `url` is HOST:PORT; `kill` closes every connection at once."""
 
-    def __init__(self, start: Callable[[int], Awaitable[tuple[int, Callable[[], Awaitable[Any]]]]], port: int) -> None:
+    def __init__(
+        self, service: Service, start: Callable[[int], Awaitable[tuple[int, Callable[[], Awaitable[Any]]]]], port: int
+    ) -> None:
+        self.service = service
         self._loop = asyncio.new_event_loop()
         self._stop: Callable[[], Awaitable[Any]] | None = None
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
@@ -60,7 +63,7 @@ def grpc_server(service: Service, *, port: int = 0, options: Any = ()) -> Iterat
         await server.start()
         return bound, lambda: server.stop(None)
 
-    server = FakeServer(start, port)
+    server = FakeServer(service, start, port)
     try:
         yield server
     finally:
@@ -96,7 +99,7 @@ def http_server(service: Service) -> Iterator[FakeServer]:
 
         return runner.addresses[0][1], stop
 
-    server = FakeServer(start, 0)
+    server = FakeServer(service, start, 0)
     try:
         yield server
     finally:

@@ -47,7 +47,16 @@ class Service:
     _waiting: int = 0
     _complete: asyncio.Event | None = None
 
+    _successor: Service | None = None
+
+    def take_over(self, successor: Service) -> None:
+        """From now on requests are the successor's."""
+        self._successor = successor
+
     async def serve(self, payload: bytes) -> None:
+        if self._successor is not None:
+            await self._successor.serve(payload)
+            return
         self.arrived_ns.append(time.perf_counter_ns())
         self.payloads.append(payload)
         self.in_flight += 1

@@ -1,0 +1,480 @@
+"""Whole blocks: real worker processes against fake servers whose times, refusals and freezes are known.
+
+Times are checked against arithmetic on the schedule, counts against the server's own book.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from lab.errors import InputError, RunError
+from lab.load.generator import Generator, Job, Progress
+from lab.load.schedule import arrivals
+from lab.measure.records import OK, OUTCOMES, REFUSED, REQUESTS, TIMEOUT, Window
+from lab.spec import Arrival, ClosedLoop, Constant, ModelSpec, Poisson, Trace, Workload
+from lab.stream import read_stream
+from tests.load.fakes.servers import FakeServer, free_port, grpc_server, http_server
+from tests.load.fakes.service import Service
+
+NULL = ModelSpec(name="null")
+ROOT = Path(__file__).parents[2]
+
+
+def up_to_three_times(test: Callable[..., None]) -> Callable[..., None]:
+    """For tests of the shape of times: a busy machine may stall a run by a tenth of a second, but not three in a row
+    in the same way, while a fault of the generator fails all three."""
+
+    @wraps(test)
+    def run(**fixtures: Any) -> None:
+        for left in (2, 1, 0):
+            try:
+                return test(**fixtures)
+            except AssertionError:
+                if not left:
+                    raise
+        return None
+
+    return run
+
+
+class Block:
+    """The rows of one block, in order of their numbers, in ms from the block's start."""
+
+    def __init__(self, folder: Path, block: int, window: Window, progress: Progress | None) -> None:
+        table = read_stream(folder / "requests-*.arrows", REQUESTS)
+        table = table.filter(np.equal(table["block"].to_numpy(), block)).sort_by("request")
+        self.window, self.progress = window, progress
+        self.request = table["request"].to_numpy()
+        self.was_sent = table["sent_ns"].is_valid().to_numpy()
+        start = window.start_ns
+        self.due_ms = (table["due_ns"].to_numpy() - start) / 1e6
+        self.sent_ms = (table["sent_ns"].fill_null(start).to_numpy() - start) / 1e6
+        self.done_ms = (table["done_ns"].to_numpy() - start) / 1e6
+        self.latency_ms = self.done_ms - self.due_ms
+        self.service_ms = self.done_ms - self.sent_ms
+        self.outcome = table["outcome"].to_numpy()
+        self.detail = table["detail"].to_pylist()
+
+    def count(self, outcome: int) -> int:
+        return int((self.outcome == outcome).sum())
+
+
+class Bench:
+    """A generator and a server that stay for several tests, so that messages are prepared once."""
+
+    def __init__(self, folder: Path, generator: Generator, fakes: dict[str, FakeServer]) -> None:
+        self.folder, self.generator, self.fakes = folder, generator, fakes
+        self.blocks = 0
+
+    def begin(self, arrival: Arrival, duration_s: float, *, url: str | None = None, **more: Any) -> Window:
+        self.blocks += 1
+        workload = Workload(arrival=arrival, duration_s=duration_s, **more)
+        return self.generator.begin(Job(self.blocks, url or self.fakes[workload.protocol].url, NULL, workload))
+
+    def rows(self, window: Window, progress: Progress | None = None) -> Block:
+        return Block(self.folder, self.blocks, window, progress)
+
+    def run(self, service: Service, arrival: Arrival, duration_s: float, **more: Any) -> Block:
+        for fake in self.fakes.values():
+            fake.service.take_over(service)
+        window = self.begin(arrival, duration_s, **more)
+        progress = self.generator.wait(30)
+        assert progress.done
+        block = self.rows(window, progress)
+        check_conservation(block)
+        return block
+
+
+def check_conservation(block: Block) -> None:  # S7
+    progress = block.progress
+    assert progress is not None
+    never_sent = int((~block.was_sent).sum())
+    assert len(block.request) == len(set(block.request)) == progress.finished
+    assert progress.sent == progress.finished - never_sent
+    assert progress.in_flight == 0
+    assert progress.planned in (None, progress.sent + never_sent)
+    errors = {OUTCOMES[o]: int(n) for o, n in zip(*np.unique(block.outcome, return_counts=True), strict=True) if o}
+    assert progress.errors == errors
+    assert all((text is None) == (outcome == OK) for text, outcome in zip(block.detail, block.outcome, strict=True))
+    assert (block.done_ms >= block.due_ms).all()
+    assert (block.sent_ms[block.was_sent] >= block.due_ms[block.was_sent]).all()
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    folder = tmp_path_factory.mktemp("one")
+    with ExitStack() as stack:
+        fakes = {
+            "grpc": stack.enter_context(grpc_server(Service())),
+            "http": stack.enter_context(http_server(Service())),
+        }
+        yield Bench(folder, stack.enter_context(Generator(folder, workers=1)), fakes)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    folder = tmp_path_factory.mktemp("two")
+    with grpc_server(Service()) as fake, Generator(folder, workers=2) as generator:
+        yield Bench(folder, generator, {"grpc": fake})
+
+
+# --- latency runs from the schedule ---
+
+
+@up_to_three_times
+def test_waiting_for_a_place_is_part_of_latency(bench: Bench) -> None:  # T3, five times as fast
+    block = bench.run(Service(seconds=0.1), Constant(rate_rps=50), 0.16, max_in_flight=1)
+    truth = 100 + 80 * np.arange(8)  # the i-th is due at 20 i and ends at 100 (i + 1)
+    assert len(block.latency_ms) == 8
+    assert (block.latency_ms >= truth - 1).all()
+    assert np.mean(block.latency_ms) == pytest.approx(1900 / 5, rel=0.15)
+    assert np.percentile(block.latency_ms, 99) == pytest.approx(3272 / 5, rel=0.15)
+    assert np.mean(block.sent_ms - block.due_ms) == pytest.approx(1400 / 5, rel=0.15)
+    assert np.mean(block.service_ms) == pytest.approx(500 / 5, rel=0.15)
+
+
+@up_to_three_times
+def test_a_frozen_server_delays_everybody_who_came_meanwhile(bench: Bench) -> None:  # T4, twenty times as fast
+    block = bench.run(Service(frozen_s=(0.6, 0.9)), Constant(rate_rps=100), 1.5)
+    came = (block.due_ms > 601) & (block.due_ms < 899)  # 29 of 150 wait for the thaw, 0.3 s down to nothing
+    late = block.latency_ms[came] - (900 - block.due_ms[came])
+    assert came.sum() == 29
+    assert late.min() > -5
+    assert np.median(late) < 60
+    assert (block.latency_ms[~came] > 100).sum() < 12  # a busy machine may stall once itself
+    assert np.percentile(block.latency_ms, 90) == pytest.approx(150, abs=60)
+
+
+@up_to_three_times
+def test_a_paced_client_shows_the_freeze_from_the_schedule_only(bench: Bench) -> None:  # P19, four times as fast
+    service = Service(seconds=0.01, frozen_s=(0.5, 0.75))
+    block = bench.run(service, Constant(rate_rps=40), 1.5, max_in_flight=1)
+    end, truth = 0.0, []
+    for due in np.arange(60) * 25.0:
+        start = max(due, end)
+        end = (750.0 if 500 <= start < 750 else start) + 10
+        truth.append(end - due)
+    for p in (50, 90, 95, 99):
+        assert np.percentile(block.latency_ms, p) == pytest.approx(np.percentile(truth, p), rel=0.25, abs=40)
+    assert np.percentile(block.latency_ms, 95) > 125
+    assert np.percentile(block.service_ms, 95) < 60  # what is seen from the send: one slow request
+
+
+# --- arrivals are what was asked ---
+
+
+@up_to_three_times
+def test_constant_sends_are_constant(bench: Bench) -> None:  # T15
+    service = Service()
+    block = bench.run(service, Constant(rate_rps=20), 2.0)
+    assert len(service.arrived_ns) == len(block.request) == 40
+    gaps = np.diff(block.sent_ms)
+    low, high = np.percentile(gaps, [5, 95])
+    assert np.mean(gaps) == pytest.approx(50, rel=0.01)
+    assert high - low < 0.2 * 50  # robust against one stall of a busy machine
+    assert (block.sent_ms < 1000).sum() <= 21
+
+
+@up_to_three_times
+def test_the_asked_rate_is_sent(bench: Bench) -> None:  # S5, P20: sleeping by gaps would send less
+    service = Service()
+    block = bench.run(service, Constant(rate_rps=400), 1.5)
+    assert len(block.request) == 600
+    for times in (np.sort(block.sent_ms) / 1e3, np.sort(service.arrived_ns) / 1e9):
+        assert 599 / (times[-1] - times[0]) == pytest.approx(400, rel=0.03)
+
+
+def test_the_schedule_is_the_seeds(bench: Bench) -> None:  # T16
+    block = bench.run(Service(), Poisson(rate_rps=100), 1.0, seed=0)
+    assert np.array_equal(np.rint(block.due_ms * 1e6).astype(int), arrivals(Poisson(rate_rps=100), 1.0, 0))
+
+
+def test_a_trace_is_replayed(bench: Bench, tmp_path: Path) -> None:  # T20: 20 requests in 0.4 s are 50 a second
+    path = tmp_path / "trace.txt"
+    path.write_text("\n".join(str(i / 50) for i in range(20)))
+    block = bench.run(Service(), Trace(path=str(path)), 0.4)
+    assert block.count(OK) / block.window.seconds == 50
+    assert block.due_ms == pytest.approx(np.arange(20) * 20.0)
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_concurrency_is_what_was_asked(bench: Bench, protocol: str) -> None:  # T17, P4
+    service = Service(together=128, seconds=0.1)
+    block = bench.run(service, ClosedLoop(concurrency=128), 1.0, protocol=protocol)
+    assert service.peak_in_flight == 128
+    assert block.count(OK) == service.served
+    assert block.count(OK) <= 128 * 11
+
+
+# --- failures are data ---
+
+
+def test_nobody_there_ends_with_every_request_refused(bench: Bench) -> None:  # T5
+    began = time.monotonic()
+    window = bench.begin(Poisson(rate_rps=60), 0.5, url=f"127.0.0.1:{free_port()}")
+    progress = bench.generator.wait(30)
+    block = bench.rows(window, progress)
+    check_conservation(block)
+    assert progress.errors == {"refused": len(block.request)}
+    assert len(block.request) > 10
+    assert all("refused" in detail for detail in block.detail)
+    assert time.monotonic() - began < 20
+
+
+def test_a_server_that_never_answers_does_not_hold_the_run(bench: Bench) -> None:  # T12
+    service = Service(silent=True)
+    block = bench.run(service, Constant(rate_rps=50), 0.4, timeout_s=0.5)
+    assert len(block.request) == 20
+    assert set(block.outcome) == {TIMEOUT}
+    assert (block.latency_ms >= 500).all()
+    assert block.done_ms.max() < 400 + 500 + 2000
+    limit = time.monotonic() + 5
+    while service.cancelled < 20 and time.monotonic() < limit:
+        time.sleep(0.01)
+    assert service.cancelled == 20  # the server was told
+
+
+def test_a_killed_server_leaves_what_was_measured(bench: Bench) -> None:  # T13
+    with grpc_server(Service(seconds=0.02)) as fake:
+        window = bench.begin(Constant(rate_rps=100), 1.5, url=fake.url, timeout_s=2)
+        while time.perf_counter_ns() < window.start_ns + 700_000_000:
+            time.sleep(0.005)
+        fake.kill()
+        killed_ms = (time.perf_counter_ns() - window.start_ns) / 1e6
+        progress = bench.generator.wait(30)
+    block = bench.rows(window, progress)
+    check_conservation(block)
+    ok = block.outcome == OK
+    assert 40 <= ok.sum() <= 100
+    assert (block.done_ms[ok] < killed_ms + 50).all()
+    assert not ok[block.due_ms > killed_ms + 50].any()
+
+
+def test_refusals_by_a_full_queue_are_counted_by_the_client(bench: Bench, tmp_path: Path) -> None:  # P7
+    path = tmp_path / "at_once.txt"
+    path.write_text("0\n" * 8)
+    service = Service(seconds=0.3, places=1, queue=2)
+    block = bench.run(service, Trace(path=str(path)), 0.1)
+    assert (block.count(OK), block.count(REFUSED)) == (3, 5) == (service.served, service.refused)
+    assert all(detail == "UNAVAILABLE: Exceeds maximum queue size" for detail in block.detail if detail)
+    assert block.latency_ms[block.outcome == REFUSED].max() < 290
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_failures_between_successes_are_told_apart(bench: Bench, protocol: str) -> None:  # P22 a, S7
+    service = Service(refuse_every=5)
+    block = bench.run(service, Constant(rate_rps=200), 0.5, protocol=protocol)
+    assert (block.count(OK), block.count(REFUSED)) == (80, 20) == (service.served, service.refused)
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_a_wrong_request_is_a_wrong_set_up(bench: Bench, protocol: str) -> None:  # P3
+    for fake in bench.fakes.values():
+        fake.service.take_over(Service(refuse=("INVALID_ARGUMENT", "unexpected shape for input 'INPUT'")))
+    began = time.monotonic()
+    bench.begin(Poisson(rate_rps=50), 60, protocol=protocol)
+    with pytest.raises(InputError, match=r"model null: .*unexpected shape for input 'INPUT'"):
+        bench.generator.wait(30)
+    assert time.monotonic() - began < 15
+    bench.run(Service(), Constant(rate_rps=20), 0.1)  # the generator goes on to the next block
+
+
+def test_a_trace_that_is_not_there_is_found_before_the_start(bench: Bench) -> None:
+    with pytest.raises(InputError, match="nowhere"):
+        bench.begin(Trace(path="nowhere.txt"), 1.0)
+
+
+# --- a block that runs ---
+
+
+def test_progress_tells_what_is_planned_from_the_start(bench: Bench) -> None:
+    for fake in bench.fakes.values():
+        fake.service.take_over(Service())
+    bench.begin(Constant(rate_rps=10), 0.5, warmup_s=0.1)
+    progress = bench.generator.poll()
+    assert (progress.planned, progress.done) == (5, False)
+    assert bench.generator.wait(10).finished == 5
+
+
+def test_the_window_is_warm_up_and_measurement(bench: Bench) -> None:
+    window = bench.run(Service(), Constant(rate_rps=10), 0.5, warmup_s=0.2).window
+    assert window.measured_from_ns - window.start_ns == 200_000_000
+    assert window.end_ns - window.start_ns == 500_000_000
+
+
+def test_the_rate_changes_while_the_block_runs(bench: Bench) -> None:
+    for fake in bench.fakes.values():
+        fake.service.take_over(Service())
+    window = bench.begin(Constant(rate_rps=20), 1.5)
+    while time.perf_counter_ns() < window.start_ns + 500_000_000:
+        time.sleep(0.005)
+    effect_ms = (bench.generator.change(rate_rps=100) - window.start_ns) / 1e6
+    block = bench.rows(window, bench.generator.wait(10))
+    check_conservation(block)
+    assert 500 <= effect_ms < 900
+    before, after = block.due_ms[block.due_ms < effect_ms], block.due_ms[block.due_ms >= effect_ms]
+    assert np.diff(before) == pytest.approx(50, abs=1e-3)
+    assert np.diff(after) == pytest.approx(10, abs=1e-3)
+    assert after[0] == pytest.approx(effect_ms, abs=1e-3)
+    assert 1500 - 10.1 <= after[-1] < 1500
+
+
+def test_the_concurrency_changes_while_the_block_runs(bench: Bench) -> None:
+    service = Service(seconds=0.05)
+    for fake in bench.fakes.values():
+        fake.service.take_over(service)
+    window = bench.begin(ClosedLoop(concurrency=2), 1.5)
+    while time.perf_counter_ns() < window.start_ns + 300_000_000:
+        time.sleep(0.005)
+    assert service.peak_in_flight == 2
+    effect_ms = (bench.generator.change(concurrency=6) - window.start_ns) / 1e6
+    block = bench.rows(window, bench.generator.wait(10))
+    assert service.peak_in_flight == 6
+    new = block.due_ms[(block.due_ms >= effect_ms) & (block.due_ms < effect_ms + 100)]
+    assert len(new) >= 4  # the four new users, at once
+
+
+def test_what_cannot_be_changed_says_so(bench: Bench) -> None:
+    bench.begin(ClosedLoop(concurrency=1), 0.3)
+    with pytest.raises(InputError, match="rate_rps 5"):
+        bench.generator.change(rate_rps=5)
+    bench.generator.wait(10)
+    bench.begin(Poisson(rate_rps=1), 0.3)
+    with pytest.raises(InputError, match="concurrency 5"):
+        bench.generator.change(concurrency=5)
+    bench.generator.wait(10)
+
+
+def test_cancel_ends_the_block_and_keeps_what_was_measured(bench: Bench) -> None:
+    service = Service(silent=True)
+    for fake in bench.fakes.values():
+        fake.service.take_over(service)
+    window = bench.begin(Constant(rate_rps=50), 60)
+    while len(service.arrived_ns) < 10:
+        time.sleep(0.005)
+    began = time.monotonic()
+    bench.generator.cancel()
+    progress = bench.generator.wait(10)
+    assert time.monotonic() - began < 5
+    block = bench.rows(window, progress)
+    check_conservation(block)
+    assert progress.errors == {"cancelled": len(block.request)}
+    assert progress.planned is not None
+    assert 10 <= progress.planned < 60 * 50 // 2
+
+
+# --- several workers ---
+
+
+def test_workers_share_one_schedule_and_one_start(two: Bench) -> None:
+    block = two.run(Service(), Poisson(rate_rps=200), 0.8, seed=3)
+    schedule = arrivals(Poisson(rate_rps=200), 0.8, 3)
+    assert np.array_equal(np.rint(block.due_ms * 1e6).astype(int), schedule)
+    assert list(block.request) == list(range(len(schedule)))
+    for worker in (0, 1):
+        table = read_stream(two.folder / f"requests-{worker}.arrows", REQUESTS)
+        assert set(table["request"].to_numpy() % 2) == {worker}
+
+
+def test_workers_share_users_and_the_cap(two: Bench) -> None:
+    service = Service(seconds=0.05)
+    two.run(service, ClosedLoop(concurrency=5), 0.4)
+    assert service.peak_in_flight == 5
+    service = Service(seconds=0.05)
+    two.run(service, Constant(rate_rps=300), 0.3, max_in_flight=3)
+    assert service.peak_in_flight == 3
+    service = Service(seconds=0.01)
+    block = two.run(service, Constant(rate_rps=50), 0.3, max_in_flight=1)
+    assert (service.peak_in_flight, len(block.request)) == (1, 15)
+
+
+def test_workers_send_different_payloads(two: Bench) -> None:
+    service = Service()
+    two.run(service, Constant(rate_rps=100), 0.5)
+    assert len(set(service.payloads)) == len(service.payloads) == 50
+
+
+# --- processes that die ---
+
+
+def test_a_dead_worker_ends_the_block_with_its_last_words(tmp_path: Path) -> None:
+    with grpc_server(Service()) as fake, Generator(tmp_path, workers=2) as generator:
+        bench = Bench(tmp_path, generator, {"grpc": fake})
+        window = bench.begin(Constant(rate_rps=100), 60)
+        while generator.poll().finished < 60:
+            time.sleep(0.02)
+        os.kill(generator.pids[0], signal.SIGKILL)
+        with pytest.raises(RunError, match=r"load worker 0 .*signal 9"):
+            generator.wait(30)
+        block = bench.rows(window)
+        assert block.count(OK) >= 60
+        with pytest.raises(RunError, match="load worker 0"):
+            bench.begin(Constant(rate_rps=10), 1)
+
+
+def test_a_worker_that_fails_says_why(tmp_path: Path) -> None:
+    with Generator(tmp_path, workers=1) as generator:
+        generator._all[0].tell({"order": "prepare", "job": {}, "worker": 0, "workers": 1})
+        with pytest.raises(RunError, match=r"exit status 1: KeyError: 'workload'"):
+            while True:
+                generator.poll()
+                time.sleep(0.02)
+
+
+RUN = """
+    import sys, time
+    from pathlib import Path
+    from lab.load.generator import Generator, Job
+    from lab.spec import Constant, ModelSpec, Workload
+    folder, url = Path(sys.argv[1]), sys.argv[2]
+    with Generator(folder, workers=1) as generator:
+        workload = Workload(arrival=Constant(rate_rps=100), duration_s=60)
+        generator.begin(Job(0, url, ModelSpec(name="null"), workload))
+        print(generator.pids[0], flush=True)
+        try:
+            generator.wait(60)
+        except KeyboardInterrupt:
+            generator.cancel()
+            progress = generator.wait(10)
+            print(progress.finished, progress.done, flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_ctrl_c_and_sudden_death_keep_what_was_measured(tmp_path: Path, how: signal.Signals) -> None:
+    service = Service()
+    with grpc_server(service) as fake:
+        run = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(RUN), str(tmp_path), fake.url],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert run.stdout is not None
+        worker = psutil.Process(int(run.stdout.readline()))
+        while service.served < 100:
+            time.sleep(0.01)
+        os.killpg(run.pid, how)  # as a terminal does: the whole foreground group
+        told = run.stdout.read().split()
+        run.wait(20)
+        psutil.wait_procs([worker], timeout=20)
+        assert not worker.is_running()
+    outcomes = read_stream(tmp_path / "requests-0.arrows", REQUESTS)["outcome"].to_numpy()
+    assert (outcomes == OK).sum() >= 100
+    if how == signal.SIGINT:
+        assert told == [str(len(outcomes)), "True"]
