@@ -52,8 +52,8 @@ def why_in_log(name: str, log: Path) -> str | None:
     """What Triton's log says of the model's last failed load, in one line; None when it last loaded or never failed."""
     quoted = re.escape(f"'{name}'")
     for line in reversed(last_lines(log, 400)):
-        if re.search(rf"successfully (un)?loaded {quoted}", line):
-            return None
+        if re.search(rf"successfully (un)?loaded {quoted}|Started GRPCInferenceService", line):
+            return None  # what stands before is history, or another server's: a log is continued
         found = re.search(rf'"((?:failed to load|Poll failed for model directory|Invalid argument).*{quoted}.*)"', line)
         if found and re.match(r"[EW]\d{4} ", line):
             return one_line(found[1])

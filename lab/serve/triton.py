@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -142,7 +142,7 @@ class Server:
                 raise ModelError(f"model {spec.name} was not ready after {LOAD_LIMIT_S:g} s")
             time.sleep(POLL_S)
         took_s = time.perf_counter() - began
-        self._remember({*managed.models, spec.name})
+        self._remember(loaded={spec.name})
         return took_s
 
     def unload(self, name: str) -> None:
@@ -155,7 +155,7 @@ class Server:
             if time.monotonic() - began > UNLOAD_LIMIT_S:
                 raise ModelError(f"model {name} was not unloaded after {UNLOAD_LIMIT_S:g} s")
             time.sleep(POLL_S)
-        self._remember(set(managed.models) - {name})
+        self._remember(unloaded={name})
 
     def state(self, name: str) -> ModelState:
         """ModelState(ready=False, reason="no such model …") for a name that the repository does not hold."""
@@ -248,9 +248,12 @@ class Server:
         kept = "; its earlier configuration still serves" if self.state(name).ready else ""
         return ModelError(f"model {name} did not load: {reason}{kept}")
 
-    def _remember(self, models: set[str]) -> None:
+    def _remember(self, loaded: Set[str] = frozenset(), unloaded: Set[str] = frozenset()) -> None:
         managed = self._controlled("load")
-        self.managed = dataclasses.replace(managed, models=tuple(sorted(models)))
+        recorded = record.read()
+        if recorded is not None and recorded.prefix == managed.prefix:
+            managed = recorded  # another process may have loaded models meanwhile
+        self.managed = dataclasses.replace(managed, models=tuple(sorted({*managed.models, *loaded} - unloaded)))
         record.write(self.managed)
 
 

@@ -75,6 +75,12 @@ def test_a_failure_before_a_later_success_is_history(tmp_path):
     assert why_in_log("null", tmp_path / "log") is None
 
 
+def test_a_failure_under_an_earlier_server_is_history(tmp_path):
+    started = 'I1130 03:35:50.833178 11455 grpc_server.cc:2558] "Started GRPCInferenceService at 127.0.0.1:33423"'
+    (tmp_path / "log").write_text(f"{FAILED}\n{started}\n")
+    assert judge(entry(), None, 0, tmp_path / "log").reason == "not loaded"
+
+
 def test_a_message_in_one_line():
     assert one_line("failed to load 'a' version 1: Internal: boom\n\nAt: x") == "Internal: boom"
     assert one_line("plain") == "plain"

@@ -86,7 +86,8 @@ def test_a_server_starts_is_found_by_another_and_stops(own_server):
     assert (found.pid, found.grpc_url, found.owned) == (own_server.pid, own_server.grpc_url, False)
     found.load(ModelSpec(name="null"))
     assert own_server.state("null").ready
-    assert record.read().models == ("null",)
+    own_server.load(ModelSpec(name="other", family="null"))
+    assert record.read().models == ("null", "other")
     prefix = own_server.managed.prefix
     assert list(leftovers.SHM.glob(f"{prefix}*"))
     assert own_server.stop() == "stopped"

@@ -21,7 +21,7 @@ from sklearn.datasets import load_digits
 
 WIDTHS = (64, 2048, 2048, 10)
 EPOCHS = 12
-BATCH = 64
+BATCH = 128
 PIXEL_MAX = 16.0
 
 
