@@ -31,7 +31,7 @@ from lab.spec import Slo
 
 Finding = Literal["higher", "lower", "no detectable difference", "not comparable"]
 
-DRAWS = 1000
+DRAWS = 500
 CONFIDENCE = 0.95
 EXPECTED_WEIGHT = 3
 """The expected spread between starts counts as much as this many repeats."""

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lab.errors import InputError
-from lab.measure.percentile import percentile
+from lab.measure.percentile import percentile_of_sorted
 from lab.measure.records import OK, Int64s, Requests, Window
 from lab.spec import Slo
 
@@ -27,7 +27,7 @@ Floats = npt.NDArray[np.float64]
 SEGMENTS = 5
 """Stretches of a window that are taken as independent. Few, so that a queue forgets within one: with ten, pairs of
 equal settings at 80 to 95 % load were called different 1.5 times as often."""
-BINS = 2000
+BINS = 250
 START_SD = 0.014
 """How much the speed of a server differs from one start to the next (relative standard deviation) before repeats have
 shown it: memory layout, clock, neighbours. With it, two starts differ by 2 %."""
@@ -60,6 +60,14 @@ RATES_AND_SHARES = {
 }
 
 
+LATENCY = re.compile(r"(latency|service)_(?:mean|p([1-9][0-9]{1,4}))_s")
+
+
+def is_compared_by_request(metric: str) -> bool:
+    """Whether the records behind a Summary field can be compared; other fields exist once a repeat."""
+    return metric in RATES_AND_SHARES or LATENCY.fullmatch(metric) is not None
+
+
 def measure_of(metric: str, slo: Slo | None) -> Measure:
     """The measure behind a Summary field's name; InputError where there is none."""
     if metric in RATES_AND_SHARES:
@@ -67,7 +75,7 @@ def measure_of(metric: str, slo: Slo | None) -> Measure:
         if found.only == "good" and slo is None:
             raise InputError(f"metric {metric!r} needs an objective (slo), none is given")
         return dataclasses.replace(found, slo=slo)
-    match = re.fullmatch(r"(latency|service)_(?:mean|p([1-9][0-9]{1,4}))_s", metric)
+    match = LATENCY.fullmatch(metric)
     if match is None:
         allowed = ", ".join((*RATES_AND_SHARES, "latency_mean_s", "latency_p99_s"))
         raise InputError(f"metric {metric!r} can't be compared request by request; allowed: {allowed} and the like")
@@ -95,16 +103,16 @@ class Side:
 def cut(blocks: Sequence[Block], measure: Measure) -> Side:
     """Blocks of one setting as sums by segment."""
     picked = [_pick(requests, window, measure) for requests, window in blocks]
-    values = np.concatenate([np.zeros(0), *(value for _, value in picked)])
+    ordered = np.sort(np.concatenate([np.zeros(0), *(value for _, value in picked)]))
     ended = failed = 0
     for requests, window in blocks:
         inside = _inside(requests.done_ns, window)
         ended += int(inside.sum())
         failed += int((inside & (requests.outcome != OK)).sum())
     if measure.kind == "percentile":
-        edges = _edges(values)
+        edges = _edges(ordered, measure.p)
         sums = [_binned(segment, value, edges) for segment, value in picked]
-        estimate, whole = _quantile(edges, measure.p), percentile(values, measure.p)
+        estimate, whole = _quantile(edges, measure.p), percentile_of_sorted(ordered, measure.p)
     else:
         sums = [
             _quotient_sums(segment, value, window.seconds if measure.kind == "rate" else None)
@@ -116,7 +124,7 @@ def cut(blocks: Sequence[Block], measure: Measure) -> Side:
         sums=np.array(sums, dtype=np.float64),
         estimate=estimate,
         whole=whole,
-        n=len(values),
+        n=len(ordered),
         failed=failed / ended if ended else 0.0,
         sensitivity=_sensitivity(blocks, measure),
     )
@@ -139,22 +147,38 @@ def _pick(requests: Requests, window: Window, measure: Measure) -> tuple[Int64s,
 
 
 def _sensitivity(blocks: Sequence[Block], measure: Measure) -> float:
-    """A queue amplifies: when the server is slower by x, latency grows by about x / (1 - load). In an M/D/1 queue,
-    median latency over service time tells the load: 1 / (1 - load) = 2 latency / service - 1. The fastest percent
-    stand for the service time. Counting how many successes a latency stretched by that much still leaves within the
-    objective gives the same for goodput."""
-    if (measure.kind == "rate" and measure.only == "ok") or measure.only == "failed":
+    """A queue amplifies: on a server slower by x, latency is longer by about x / (1 - load). Counting how many
+    successes a latency stretched by that much still leaves within the objective gives the same for goodput."""
+    if measure.only == "failed" or (measure.kind == "rate" and measure.only == "ok"):
         return START_SD
     latency = dataclasses.replace(measure, kind="percentile", clock="due_ns")
-    took = np.concatenate([np.zeros(0), *(_pick(requests, window, latency)[1] for requests, window in blocks)])
-    median, fastest = percentile(took, 0.5), percentile(took, 0.01)
-    if median is None or not fastest or fastest <= 0:
-        return START_SD
-    stretch = START_SD * min(max(2 * median / fastest - 1, 1.0), MOST_AMPLIFIED)
+    took = np.sort(np.concatenate([np.zeros(0), *(_pick(requests, window, latency)[1] for requests, window in blocks)]))
+    stretch = START_SD * _amplification(took, blocks)
     if measure.of_latency or measure.slo is None:
         return stretch
     now, slower = (int((took * factor <= measure.slo.latency_s).sum()) for factor in (1.0, math.exp(stretch)))
     return max(START_SD, math.log(now / slower) if slower else 1.0 if now else 0.0)
+
+
+def _amplification(ordered: Floats, blocks: Sequence[Block]) -> float:
+    """1 / (1 - load), from the outside. A single server idles 1 - load of the time; a batching one may be busy always
+    and yet have room, but then its latency is short: in an M/D/1 queue 1 / (1 - load) = 2 median / service - 1, the
+    fastest percent standing for the service time. The smaller of the two."""
+    median, fastest = percentile_of_sorted(ordered, 0.5), percentile_of_sorted(ordered, 0.01)
+    if median is None or not fastest or fastest <= 0:
+        return 1.0
+    idle = float(np.mean([_idle(requests, window) for requests, window in blocks]))
+    return max(1.0, min(2 * median / fastest - 1, 1 / max(idle, 1 / MOST_AMPLIFIED)))
+
+
+def _idle(requests: Requests, window: Window) -> float:
+    """Share of the window in which no request was unanswered."""
+    order = np.argsort(requests.due_ns, kind="stable")
+    start = np.clip(requests.due_ns[order], window.measured_from_ns, window.end_ns)
+    last_end = np.maximum.accumulate(np.clip(requests.done_ns[order], window.measured_from_ns, window.end_ns))
+    start = np.append(start, window.end_ns)
+    last_end = np.append(window.measured_from_ns, last_end)
+    return float(np.maximum(start - last_end, 0).sum()) / (window.end_ns - window.measured_from_ns)
 
 
 def _quotient_sums(segment: Int64s, value: Floats, seconds: float | None) -> Floats:
@@ -168,13 +192,14 @@ def _quotient(sums: Floats) -> Floats:
         return np.where(sums[..., 1] > 0, sums[..., 0] / sums[..., 1], np.nan)
 
 
-def _edges(values: Floats) -> Floats:
-    """Bounds of bins that hold about equally many values each, so they are fine where values are dense."""
-    if not len(values):
+def _edges(ordered: Floats, p: float) -> Floats:
+    """Bounds of bins for a percentile: BINS with equally many values each, and as many again around `p`, where the
+    percentile of a resample is likely to lie."""
+    if not len(ordered):
         return np.zeros(2)
-    ordered = np.sort(values)
-    ranks = np.unique(np.linspace(0, len(ordered) - 1, BINS + 1).astype(np.int64))
-    edges = np.unique(ordered[ranks])
+    around = np.linspace(p - (1 - p) / 2, p + (1 - p) / 2, BINS + 1)
+    ranks = np.concatenate([np.linspace(0, 1, BINS + 1), around]) * (len(ordered) - 1)
+    edges = np.unique(ordered[ranks.astype(np.int64)])
     return edges if len(edges) > 1 else np.repeat(edges, 2)
 
 

@@ -7,7 +7,7 @@ None is "n/a": the reason stands in the summary's notes. Knows nothing of charts
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 NOT_MEASURED = "n/a"
@@ -46,6 +46,20 @@ def format_seconds(seconds: float | None) -> str:
     return _signed(
         seconds, f"{ms:.2f} ms" if ms >= 0.0995 else f"{ms * 1e3:.0f} µs" if ms >= 0.00095 else f"{ms * 1e6:.0f} ns"
     )
+
+
+def format_setting_s(seconds: float) -> str:
+    """A duration that somebody chose, without the decimals of a measurement: "20 ms", "0.5 ms", "1.5 s"."""
+    return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1e3:g} ms"
+
+
+def format_range(low: float, high: float, write: Callable[[float], str]) -> str:
+    """ "4.9 to 5.3 ms", "2.4 to 2.8×"; both units where they differ."""
+    first, last = write(low), write(high)
+    for unit in (last.rpartition(" ")[2], "×"):
+        if first.endswith(unit) and last.endswith(unit):
+            return f"{first.removesuffix(unit).rstrip()} to {last}"
+    return f"{first} to {last}"
 
 
 def format_rate(per_second: float | None) -> str:
@@ -143,7 +157,7 @@ def _level(path: str, level: Any) -> str:
         if level is None:
             return "batching off"
         delay_us = level.get("max_queue_delay_us", 0)
-        return f"batching on, {f'{delay_us / 1000:g} ms' if delay_us else 'no'} delay"
+        return f"batching on, {format_setting_s(delay_us / 1e6) if delay_us else 'no'} delay"
     if isinstance(level, dict):
         kind = level.get("kind")
         rest = _fields({k: v for k, v in level.items() if k != "kind"})
@@ -159,7 +173,7 @@ def _level(path: str, level: Any) -> str:
     if name in ("instances", "workers"):
         return plural(int(level), name.removesuffix("s"))
     if name.endswith("_us"):
-        return f"{name.removesuffix('_us').replace('_', ' ')} {level / 1000:g} ms"
+        return f"{name.removesuffix('_us').replace('_', ' ')} {format_setting_s(level / 1e6)}"
     if name in ("precision", "device", "protocol", "family", "name"):
         return str(level)
     if isinstance(level, int | float):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from lab.measure.records import OUTCOMES, SERVER, TELEMETRY, Requests, Window
+from lab.measure.records import OK, OUTCOMES, SERVER, TELEMETRY, TIMEOUT, Requests, Window
 
 MS = 1_000_000
 
@@ -75,3 +76,77 @@ def telemetry_table() -> Callable[..., pa.Table]:
         )
 
     return table
+
+
+@dataclass(frozen=True)
+class Served:
+    """One simulated block: its records, its window, and what a server's counters would have grown by."""
+
+    requests: Requests
+    window: Window
+    counters: dict[str, float]
+
+
+def _serve(
+    due_s: np.ndarray,
+    rng: np.random.Generator,
+    *,
+    pass_s: float,
+    item_s: float,
+    end_s: float,
+    warmup_s: float = 0.0,
+    max_batch: int = 1,
+    delay_s: float = 0.0,
+    speed: float = 1.0,
+    timeout_s: float = 5.0,
+) -> Served:
+    """A server with one instance: a batch of k takes (pass_s + k × item_s) × speed, give or take 5 %, and now and then
+    a stall of some milliseconds. It starts as soon as the instance is free and the batch is full or its first member
+    has waited delay_s; that is what Triton's dynamic batcher does."""
+    n, t, i = len(due_s), 0.0, 0
+    done_s = np.empty(n)
+    stall_at = rng.exponential(5.0)
+    counters: dict[str, float] = {"queue_ns": 0.0}
+    while i < n:
+        full = due_s[i + max_batch - 1] if i + max_batch <= n else np.inf
+        start = max(t, min(due_s[i] + (delay_s if max_batch > 1 else 0.0), full), due_s[i])
+        size = min(max(int(np.searchsorted(due_s, start, side="right")) - i, 1), max_batch)
+        took = (pass_s + size * item_s) * speed * rng.normal(1, 0.05)
+        infer_ns = took * 1e9
+        if start > stall_at:
+            took += rng.exponential(0.005)
+            stall_at = start + rng.exponential(5.0)
+        t = start + took
+        done_s[i : i + size] = t
+        if start >= warmup_s and t < end_s:
+            for name, grown in (("count", 1), ("infer_count", 1), ("infer_ns", infer_ns)):
+                key = f"batch_{name}:{size}"
+                counters[key] = counters.get(key, 0) + grown
+            counters["queue_ns"] += float((start - due_s[i : i + size]).sum()) * 1e9
+        i += size
+    sizes = {int(k.split(":")[1]): v for k, v in counters.items() if k.startswith("batch_count")}
+    items = sum(size * count for size, count in sizes.items())
+    counters |= {"success_count": items, "queue_count": items, "inference_count": items, "cache_hit_count": 0}
+    counters["execution_count"] = sum(sizes.values())
+    due_ns, done_ns = (due_s * 1e9).astype(np.int64), (done_s * 1e9).astype(np.int64)
+    late = done_s - due_s > timeout_s
+    done_ns = np.where(late, due_ns + round(timeout_s * 1e9), done_ns)
+    outcome = np.where(late, TIMEOUT, OK).astype(np.uint8)
+    window = Window(0, round(warmup_s * 1e9), round(end_s * 1e9))
+    return Served(Requests(due_ns, due_ns, done_ns, outcome), window, counters)
+
+
+@pytest.fixture(scope="session")
+def serve() -> Callable[..., Served]:
+    return _serve
+
+
+@pytest.fixture(scope="session")
+def poisson() -> Callable[..., np.ndarray]:
+    """Arrival times in seconds, ascending, below end_s."""
+
+    def arrivals(rate_rps: float, end_s: float, rng: np.random.Generator) -> np.ndarray:
+        times = np.cumsum(rng.exponential(1 / rate_rps, int(rate_rps * end_s * 1.5) + 50))
+        return times[times < end_s]
+
+    return arrivals

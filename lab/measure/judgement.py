@@ -1,0 +1,183 @@
+"""Does the experiment's hypothesis hold? Levels of the judged factor against its baseline, load by load.
+
+A level counts when it moves the primary metric in the expected direction by at least the least effect that matters,
+with its whole interval beyond that. The hypothesis holds (True) when some level does so at some load; it does not
+(False) when every interval rules that out, or when a rate was to rise and saturation throughput does not; else it is
+not decided (None), and the text says what more is needed. Repeats with a problem that forbids a verdict are left
+out, and named. Which words say so is decided in sentences.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lab.errors import InputError
+from lab.measure.compare import Effect, compare, compare_figures
+from lab.measure.problems import Problem
+from lab.measure.segments import Block, is_compared_by_request
+from lab.measure.summary import Summary
+from lab.spec import Experiment, Judge, plain
+
+TRIVIAL_FRACTION = 0.01
+"""A gain of less than this share of the offered load is no gain, however large the ratio: 3 req/s in time are not
+worth a sentence more than 1 when 1,000 are asked for."""
+SAME_WARMTH = 0.05
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """One combination of levels (plain values by path) with its blocks and their summaries, repeat by repeat."""
+
+    factors: dict[str, Any]
+    blocks: list[Block]
+    summaries: list[Summary]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One level against the baseline at one load. `answer`: does it pass ("open": not decided)? `left_out`: problems
+    of the repeats that could not be used."""
+
+    level: Any
+    at: dict[str, Any]
+    base: CellResult
+    cell: CellResult
+    effects: dict[str, Effect]
+    answer: Literal["yes", "no", "open"]
+    left_out: tuple[Problem, ...]
+    repeats: int
+
+    @property
+    def offered_rps(self) -> float | None:
+        rates = [s.offered_rps for s in (*self.base.summaries, *self.cell.summaries) if s.offered_rps is not None]
+        return sum(rates) / len(rates) if rates else None
+
+
+Saturation = Sequence[tuple[Any, Summary]]
+
+
+def comparisons(experiment: Experiment, judge: Judge, cells: Sequence[CellResult]) -> list[Comparison]:
+    """Every level that was measured against the baseline at the same levels of the other factors."""
+    measured = [cell for cell in cells if cell.blocks]
+    return [
+        _compared(experiment, judge, base, cell)
+        for base in measured
+        if same(base.factors.get(judge.factor), judge.baseline)
+        for cell in measured
+        if not same(cell.factors.get(judge.factor), judge.baseline) and same(_others(cell, judge), _others(base, judge))
+    ]
+
+
+def _compared(experiment: Experiment, judge: Judge, base: CellResult, cell: CellResult) -> Comparison:
+    pairs = list(zip(base.blocks, cell.blocks, base.summaries, cell.summaries, strict=False))
+    usable = []
+    left_out: list[Problem] = []
+    for block_a, block_b, a, b in pairs:
+        forbidding = _forbidding(a, b)
+        left_out.extend(forbidding)
+        if not forbidding:
+            usable.append((block_a, block_b, a, b))
+    metrics = unique((judge.primary, *judge.metrics))
+    if usable:
+        blocks_a, blocks_b, of_a, of_b = (list(side) for side in zip(*usable, strict=True))
+        effects = {metric: _effect(experiment, metric, blocks_a, blocks_b, of_a, of_b) for metric in metrics}
+    else:
+        why = left_out[0].text if left_out else "no repeat of both sides was measured"
+        nothing = (None,) * 8
+        effects = {metric: Effect(metric, *nothing, verdict="not comparable", reason=why) for metric in metrics}
+    asked = [s.offered_rps for s in base.summaries if s.offered_rps]
+    answer = _answer(effects[judge.primary], judge, sum(asked) / len(asked) if asked else 0.0)
+    level = plain(cell.factors[judge.factor])
+    return Comparison(level, _others(cell, judge), base, cell, effects, answer, tuple(left_out), len(usable))
+
+
+def _effect(
+    experiment: Experiment,
+    metric: str,
+    a: Sequence[Block],
+    b: Sequence[Block],
+    of_a: Sequence[Summary],
+    of_b: Sequence[Summary],
+) -> Effect:
+    if is_compared_by_request(metric):
+        return compare(a, b, metric, experiment.slo)
+    if metric not in {f.name for f in dataclasses.fields(Summary)}:
+        raise InputError(f"judge: metric {metric!r} is no field of a summary")
+    return compare_figures([getattr(s, metric) for s in of_a], [getattr(s, metric) for s in of_b], metric)
+
+
+def _forbidding(a: Summary, b: Summary) -> list[Problem]:
+    """Problems of either side that forbid comparing them. Two caches that are equally warm are a fair pair."""
+    found = [problem for summary in (a, b) for problem in summary.problems if problem.forbids_verdict]
+    if abs((a.cache_hit_fraction or 0.0) - (b.cache_hit_fraction or 0.0)) <= SAME_WARMTH:
+        found = [problem for problem in found if problem.code != "cache_warm"]
+    return found
+
+
+def _answer(effect: Effect, judge: Judge, offered_rps: float) -> Literal["yes", "no", "open"]:
+    """Whether the primary effect is at least the least that matters: yes, ruled out, or open."""
+    if effect.verdict == "not comparable" or effect.difference_low is None or effect.difference_high is None:
+        return "open"
+    up = judge.expect == "higher"
+    is_rate = effect.metric.endswith("_rps")
+    trivial = TRIVIAL_FRACTION * offered_rps if is_rate else 0.0
+    low, high = effect.difference_low, effect.difference_high
+    worst, best = (low, high) if up else (-high, -low)
+    # From zero every gain is beyond any ratio.
+    least = max(judge.min_effect_fraction * effect.a, trivial) if effect.a and effect.ci_low is not None else trivial
+    if worst >= least and worst > 0:
+        return "yes"
+    # Nothing can be gained where the baseline serves all that is asked.
+    headroom = offered_rps - (effect.a or 0.0) if is_rate and up and effect.metric != "offered_rps" else None
+    return "no" if best < least or best <= 0 or (headroom is not None and headroom < least) else "open"
+
+
+def holds(judge: Judge, found: Sequence[Comparison], saturation: Saturation, *, complete: bool) -> bool | None:
+    """The answer over all comparisons; None when it is not decided. `complete`: every cell was measured."""
+    answers = {c.answer for c in found}
+    if "yes" in answers:
+        return True
+    if not complete or not found:
+        return None
+    if answers == {"no"}:
+        return False
+    # Where capacity does not grow, nothing more is served in time, however wide a single interval.
+    capacity = [saturation_ratio(saturation, judge.baseline, c.level) for c in found]
+    flat = all(ratio is not None and ratio < 1 + judge.min_effect_fraction for ratio in capacity)
+    compared = any(c.effects[judge.primary].verdict != "not comparable" for c in found)
+    return False if flat and compared and judge.primary.endswith("_rps") and judge.expect == "higher" else None
+
+
+def saturation_ratio(saturation: Saturation, baseline: Any, level: Any) -> float | None:
+    """Saturation throughput of a level over that of the baseline; None unless both were measured."""
+    base, other = (saturation_rps(saturation, wanted) for wanted in (baseline, level))
+    return other / base if base and other is not None else None
+
+
+def saturation_rps(saturation: Saturation, level: Any) -> float | None:
+    return next((summary.throughput_rps for found, summary in saturation if same(found, level)), None)
+
+
+def _others(cell: CellResult, judge: Judge) -> dict[str, Any]:
+    return {path: plain(level) for path, level in cell.factors.items() if path != judge.factor}
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equality of levels whatever wrote them: as values, plain or through JSON; a field left out is a field of None."""
+    return _key(a) == _key(b)
+
+
+def unique(levels: Iterable[Any]) -> list[Any]:
+    """Each level once, in the order of its first appearance."""
+    return list({_key(level): level for level in reversed(list(levels))}.values())[::-1]
+
+
+def _key(level: Any) -> str:
+    value = plain(level)
+    if isinstance(value, dict):
+        value = {name: inner for name, inner in value.items() if inner not in (None, [], ())}
+    return json.dumps(value, sort_keys=True, default=str)

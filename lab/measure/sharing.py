@@ -1,0 +1,87 @@
+"""Why batching pays or not: what an item costs the model alone, and what it costs in a batch.
+
+Triton counts the compute of each batch size apart. A model whose pass costs the same for 1 and for 8 items shares
+that cost; one that computes item after item has nothing to share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from lab.measure.judgement import CellResult
+from lab.measure.summary import Summary
+from lab.measure.words import format_seconds
+
+SHARED, BARELY_SHARED = 1.3, 1.1
+WAITED_IN_FLIGHT = 4.0
+"""With this many requests in flight on average, some did wait for each other."""
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Seconds of compute an item costs `alone_s` (batches of 1) and `together_s`, in batches of `size`, the size that
+    carried the most requests; None where no such batch ran. `batch_mean` and `queue_mean_s` are those of the setting
+    with the largest batches; `waited`: whether requests were there at the same time at all."""
+
+    alone_s: float | None
+    size: int | None
+    together_s: float | None
+    batch_mean: float | None
+    queue_mean_s: float | None
+    waited: bool
+
+    def sentence(self, *, gained: bool) -> str:
+        """Why it paid or did not; "" where nothing is known."""
+        if self.alone_s is None or self.together_s is None:
+            if self.batch_mean is None or gained or self.batch_mean >= SHARED:
+                return ""
+            if self.waited:
+                return (
+                    f"Requests waited for {format_seconds(self.queue_mean_s)} and still ran alone (mean batch "
+                    f"{self.batch_mean:.1f}): inputs of different shapes need padding, or allow_ragged_batch, "
+                    "to share a batch."
+                )
+            return f"Batches hardly formed (mean batch {self.batch_mean:.1f}): too little arrives at the same time."
+        alone, together = format_seconds(self.alone_s), format_seconds(self.together_s)
+        costs = f"One item costs {alone} of compute alone and {together} in a batch of {self.size}"
+        ratio = self.alone_s / self.together_s if self.together_s else 0.0
+        if gained:
+            return (
+                f"{costs}." if ratio >= SHARED else f"{costs}: the gain is in fewer executions, not in cheaper items."
+            )
+        if ratio >= SHARED:
+            small = f", but batches stayed small (mean {self.batch_mean:.1f})" if (self.batch_mean or 9) < 2 else ""
+            return f"{costs}, so there is something to share{small or '; what limits is not compute'}."
+        return f"{costs}: there is {'nothing' if ratio < BARELY_SHARED else 'little'} to share."
+
+
+def sharing(alone: CellResult, batched: Sequence[CellResult]) -> Sharing:
+    """From the cell without batching and those with it, at one load."""
+    single = _costs(alone.summaries)
+    several = _costs(summary for cell in batched for summary in cell.summaries)
+    large = {size: carried for size, (_, carried) in several.items() if size > 1}
+    size = max(large, key=lambda candidate: large[candidate]) if large else None
+    cost = single.get(1) or several.get(1)
+    summaries = [s for cell in batched for s in cell.summaries if s.batch_mean is not None]
+    largest = max(summaries, key=lambda s: s.batch_mean or 0.0, default=None)
+    return Sharing(
+        alone_s=cost[0] if cost else None,
+        size=size,
+        together_s=several[size][0] if size else None,
+        batch_mean=largest.batch_mean if largest else None,
+        queue_mean_s=largest.queue_mean_s if largest else None,
+        waited=bool(largest and (largest.in_flight_mean or 0.0) >= WAITED_IN_FLIGHT),
+    )
+
+
+def _costs(summaries: Iterable[Summary]) -> dict[int, tuple[float, int]]:
+    """{batch size: (seconds an item, items)} over several blocks, each weighed by its executions."""
+    seconds: dict[int, float] = {}
+    executions: dict[int, int] = {}
+    for summary in summaries:
+        for size, count in summary.batch_sizes.items():
+            if size in summary.item_compute_s:
+                seconds[size] = seconds.get(size, 0.0) + summary.item_compute_s[size] * count
+                executions[size] = executions.get(size, 0) + count
+    return {size: (seconds[size] / count, count * size) for size, count in executions.items() if count}

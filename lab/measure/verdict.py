@@ -1,0 +1,47 @@
+"""The verdict on an experiment: whether its hypothesis holds, in words, and every effect behind them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lab.measure import sentences
+from lab.measure.judgement import CellResult, Saturation, comparisons, holds
+from lab.spec import Experiment
+
+__all__ = ["CellResult", "Verdict", "verdict"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`holds`: None when it could not be decided, and the text says what is missing. `effects`: one dict a compared
+    level, load and metric, with the fields of compare.Effect and factor, level and at (levels of the other factors)."""
+
+    holds: bool | None
+    text: str
+    effects: list[dict[str, Any]]
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def verdict(experiment: Experiment, cells: Sequence[CellResult], saturation: Saturation = ()) -> Verdict:
+    """`cells` may be those measured so far; `saturation` holds the reference runs, one (level of the judged factor,
+    summary) each. InputError when the judge names a metric that is no field of a summary."""
+    judge = experiment.judge
+    if judge is None:
+        return Verdict(None, "This experiment judges nothing: it shows figures, and compares no two of them.", [])
+    missing = sentences.nothing_to_compare(judge, cells)
+    if missing:
+        return Verdict(None, missing, [])
+    found = comparisons(experiment, judge, cells)
+    answer = holds(judge, found, saturation, complete=all(cell.blocks for cell in cells))
+    text = sentences.text(experiment, judge, cells, found, answer, saturation)
+    effects = [
+        {"factor": judge.factor, "level": c.level, "at": c.at, **dataclasses.asdict(effect)}
+        for c in found
+        for effect in c.effects.values()
+    ]
+    return Verdict(answer, text, effects)
