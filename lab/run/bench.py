@@ -122,9 +122,7 @@ class Bench:
             time.sleep(TICK_S)
             progress = generator.poll()
         self._scrape([model.name])
-        folder.event(
-            "block_end", block=index, planned=planned, end_ns=min(cut_ns or window.end_ns, window.end_ns)
-        )
+        folder.event("block_end", block=index, planned=planned, end_ns=min(cut_ns or window.end_ns, window.end_ns))
         return progress
 
     def _changes(self, model: ModelSpec, workload: object) -> Iterator[Change]:

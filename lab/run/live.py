@@ -142,11 +142,14 @@ def _growth(server: pa.Table, model: str, name: str, origin_ns: int, seconds: in
 
 
 def _memory(telemetry: pa.Table, origin_ns: int, seconds: int) -> dict[str, Any]:
-    """MiB each second for every subject that reported memory."""
+    """MiB each second for every model, the server and every GPU that reported memory. The host as a whole is left
+    out: what else the machine does would dwarf what is measured."""
     memory = pc.is_in(telemetry["field"], pa.array(["memory_bytes", "memory_used_bytes"]))  # of a process, of a GPU
     rows = telemetry.filter(pc.and_(memory, pc.is_valid(telemetry["value"])))
     columns = {}
     for subject in pc.unique(rows["subject"]).to_pylist():
+        if subject == "host":
+            continue
         own = rows.filter(pc.equal(rows["subject"], subject))
         columns[subject] = last_reading(own["t_ns"].to_numpy(), own["value"].to_numpy() / 2**20, origin_ns, seconds)
     return columns
