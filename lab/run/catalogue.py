@@ -4,6 +4,7 @@ a question, one model under one load, that `lab load` and the live page start.""
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,13 @@ def experiment(name: str) -> Experiment:
     return found
 
 
-def single(model: dict[str, Any], workload: dict[str, Any], settings: list[str]) -> Experiment:
+def single(
+    model: dict[str, Any], workload: dict[str, Any], settings: Sequence[str] = (), *, name: str = "load"
+) -> Experiment:
     """An experiment of one cell from plain values, with `--set PATH=VALUE` applied. Its goodput counts answers within
     100 ms unless slo.latency_s is set."""
     plain = {
-        "id": "load",
+        "id": name,
         "question": "How does this model answer under this load?",
         "hypothesis": "None: a single measurement compares nothing.",
         "model": model,

@@ -57,7 +57,7 @@ class Outcome:
 def run_selftest(report: Report, stop: Stop | None = None) -> list[Outcome]:
     """Every self-test, in order; about a minute. Raises LabError when the server cannot be had."""
     stop = stop or Stop()
-    experiment = single({"name": "sleeper", "batching": {"max_batch_size": 32}}, _workload(50, 4), [])
+    experiment = single({"name": "sleeper", "batching": {"max_batch_size": 32}}, _workload(50, 4), name="selftest")
     run_id = new_run_id("selftest")
     folder = create(experiment, run_id, quick=False, settings=[], url=None)
     with MeasureLock(run_id) as lock:
@@ -104,7 +104,7 @@ class _Tests:
         during: Callable[[], None] | None = None,
     ) -> BlockResult:
         spec = {"name": model, "batching": {"max_batch_size": batch}, "instances": instances}
-        experiment: Experiment = single(spec, workload, [])
+        experiment: Experiment = single(spec, workload, name="selftest")
         index, self._index = self._index, self._index + 1
         self._report(f"self-test block {index}: {model}, {workload['arrival']}")
         helper = threading.Thread(target=during) if during else None
@@ -186,7 +186,7 @@ class _Tests:
         yield Outcome("S9", gap is not None and 0 <= gap < 0.002, gap, 0.0, "0 to 2 ms", text)
 
     def _ceiling(self) -> Outcome:
-        null = single({"name": "null", "batching": {"max_batch_size": 64}}, _workload(50, 4), []).model
+        null = single({"name": "null", "batching": {"max_batch_size": 64}}, _workload(50, 4)).model
         self._bench.put(null)
         rate = ceiling(self._server.grpc_url)
         text = f"the load generator's own ceiling here is {rate:,.0f} req/s"
