@@ -98,8 +98,7 @@ def recorder(
             showticklabels=index == len(panels) - 1,
             matches=None if index == 0 else "x",
         )
-        # The legend keeps what the viewer switched off for as long as the run lasts, whatever window is shown.
-        layout[f"legend{suffix}"] = theme.legend(y=top + 4 / plot, uirevision="legend")
+        layout[f"legend{suffix}"] = theme.legend(y=top + 4 / plot)
         if is_log and slo_s is not None:
             layout["shapes"].append(
                 {

@@ -34,6 +34,13 @@ function paint(value, palette) {
 
 const drawn = new WeakMap(); // plot node → what stands on it
 
+function unzoom(state) {
+  state.zoom = {};
+  state.turn += 1;
+  state.reset.hidden = true;
+  draw(state);
+}
+
 async function draw(state) {
   if (document.hidden || !state.data) return; // a hidden tab costs nothing; it is redrawn when it is seen again
   const { figure, palettes, plotly } = state.data;
@@ -43,28 +50,30 @@ async function draw(state) {
     const Plotly = await loadPlotly(plotly);
     if (!state.plot.isConnected) return;
     const layout = paint(figure.layout, palette);
-    // While uirevision stays the same, Plotly keeps what the viewer did; "Reset zoom" makes it another.
-    layout.uirevision = `${layout.uirevision ?? "kept"}#${state.view}`;
+    // Plotly keeps what the viewer did while uirevision stays the same, except on an axis whose range we set: there the
+    // newer range would win, as a live chart moves its own. So a zoom is kept here, until the view becomes another.
+    const view = layout.uirevision ?? "kept";
+    if (state.view !== view) state.zoom = {};
+    state.view = view;
+    layout.uirevision = `${view}#${state.turn}`;
+    for (const name of Object.keys(layout)) if (/^legend\d*$/.test(name)) layout[name].uirevision ??= "legend";
+    for (const [axis, range] of Object.entries(state.zoom)) if (layout[axis]) layout[axis].range = [...range];
     await Plotly.react(state.plot, paint(figure.data, palette), layout, {
       displayModeBar: false,
-      doubleClick: "reset",
+      doubleClick: false,
       scrollZoom: false,
     });
     if (!state.listening) {
       state.listening = true;
       state.plot.on("plotly_relayout", (change) => {
-        const keys = Object.keys(change);
-        if (keys.some((key) => key.includes(".range["))) state.reset.hidden = false;
-        if (keys.some((key) => key.endsWith(".autorange"))) state.reset.hidden = true;
+        for (const key of Object.keys(change)) {
+          const [axis, what] = key.split(".");
+          if (what?.startsWith("range")) state.zoom[axis] = state.plot.layout[axis].range;
+        }
+        state.reset.hidden = Object.keys(state.zoom).length === 0;
       });
-      state.plot.on("plotly_doubleclick", () => {
-        state.reset.hidden = true;
-      });
-      state.reset.onclick = () => {
-        state.reset.hidden = true;
-        state.view += 1;
-        draw(state);
-      };
+      state.plot.on("plotly_doubleclick", () => unzoom(state));
+      state.reset.onclick = () => unzoom(state);
       state.resize.observe(state.plot);
     }
   } catch (error) {
@@ -76,7 +85,7 @@ export default function ({ data, parentElement }) {
   const plot = parentElement.querySelector(".lab-plot");
   let state = drawn.get(plot);
   if (!state) {
-    state = { plot, reset: parentElement.querySelector(".lab-reset"), view: 0, listening: false };
+    state = { plot, reset: parentElement.querySelector(".lab-reset"), zoom: {}, turn: 0, listening: false };
     state.resize = new ResizeObserver(() => window.Plotly?.Plots.resize(plot));
     state.seen = () => draw(state);
     document.addEventListener("visibilitychange", state.seen);

@@ -41,13 +41,10 @@ def predict(experiment: Experiment) -> tuple[str | None, str]:
     direction = st.segmented_control(
         "Requests served in time", bets.DIRECTIONS, key="b_bet", bind="query-params", label_visibility="collapsed"
     )
+    if direction in (None, bets.DIRECTIONS[1]):
+        return direction, bets.SIZES[0]
     size = st.select_slider(
-        "How many times as many, or as few",
-        bets.SIZES,
-        value="2×",
-        key="b_size",
-        bind="query-params",
-        disabled=direction in (None, bets.DIRECTIONS[1]),
+        "How many times as many, or as few", bets.SIZES, value="2×", key="b_size", bind="query-params"
     )
     return direction, size
 

@@ -78,6 +78,7 @@ def controls(folder: RunFolder) -> None:
             label,
             min_value=type(value)(1),
             value=value,
+            step=type(value)(10 if field == "rate_rps" else 1),
             format="%d" if field == "concurrency" else "%g",
             key=key,
             on_change=_send_load,
@@ -86,7 +87,7 @@ def controls(folder: RunFolder) -> None:
             help="Applied at once; the moment is marked in the chart",
         )
         keys = (f"l_batching_{run_id}", f"l_delay_{run_id}")
-        on.toggle(
+        batches = on.toggle(
             "Dynamic batching",
             value=batching is not None,
             key=keys[0],
@@ -95,17 +96,17 @@ def controls(folder: RunFolder) -> None:
             persist_state="session",
             help="Reloads the model under load, in under two seconds",
         )
-        delay.select_slider(
-            "Longest queue delay, ms",
-            DELAYS_MS,
-            value=_delay_ms(batching),
-            key=keys[1],
-            on_change=_send_batching,
-            args=(run_id, keys),
-            persist_state="session",
-            disabled=not st.session_state.get(keys[0]),
-            format_func=lambda ms: f"{ms:g}",
-        )
+        if batches:
+            delay.select_slider(
+                "Longest queue delay, ms",
+                DELAYS_MS,
+                value=_delay_ms(batching),
+                key=keys[1],
+                on_change=_send_batching,
+                args=(run_id, keys),
+                persist_state="session",
+                format_func=lambda ms: f"{ms:g}",
+            )
     if refused := st.session_state.pop(f"refused_{run_id}", None):
         st.error(refused, icon=":material/error:")
 
@@ -237,7 +238,7 @@ def _send_load(run_id: str, field: str, key: str) -> None:
 
 
 def _send_batching(run_id: str, keys: tuple[str, str]) -> None:
-    on, delay_ms = (st.session_state[key] for key in keys)
+    on, delay_ms = st.session_state[keys[0]], st.session_state.get(keys[1], 0.0)
     batching = Batching(max_batch_size=MAX_BATCH_SIZE, max_queue_delay_us=round(delay_ms * 1000)) if on else None
     _send(run_id, {"batching": None if batching is None else batching.model_dump(mode="json")})
 

@@ -70,9 +70,8 @@ def config_viewer() -> None:
     most = size.number_input("Largest batch", 1, 1024, 32, key="y_size", bind="query-params")
     value = {"max_batch_size": most, "max_queue_delay_us": delay_us} if batching else None
     try:
-        st.code(
-            config_pbtxt(ModelSpec(name=name, batching=None if value is None else parse(Batching, value))), "protobuf"
-        )
+        spec = ModelSpec(name=name, batching=None if value is None else parse(Batching, value))
+        st.code(config_pbtxt(spec), language=None)  # the syntax colours are too faint to read
     except LabError as error:
         st.error(str(error), icon=":material/error:")
 
@@ -90,4 +89,4 @@ def logs() -> None:
     if not lines:
         st.caption("This log is empty: nothing was started under it yet.")
         return
-    st.code("\n".join(lines), language="log", height=320)
+    st.code("\n".join(lines), language=None, height=320)
