@@ -1,0 +1,169 @@
+"""The load generator beside perf_analyzer: the same server, the same model, the same minute.
+
+    .venv/bin/python benchmarks/load.py [--json] [--perf-analyzer PATH]         about 4 minutes
+
+Closed loop with 1, 8 and 16 requests in flight on the models digits and null, alternating lab, perf_analyzer,
+perf_analyzer, lab …; a ratio is the median of the ratios of neighbours, so a machine that slows down meanwhile does
+not decide. perf_analyzer is looked for beside the project (../shared/peers/perf_analyzer); without it the ratios are
+not measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.table import Row, main, say
+from lab.home import home
+from lab.load.ceiling import ceiling
+from lab.load.generator import Generator, Job
+from lab.measure.records import REQUESTS, Requests
+from lab.measure.summary import summarize
+from lab.serve import installation, weights
+from lab.serve.triton import Server
+from lab.spec import Batching, ClosedLoop, ModelSpec, Workload
+from lab.stream import read_stream
+
+PEER = Path(__file__).parents[2] / "shared" / "peers" / "perf_analyzer"
+IN_FLIGHT = (1, 8, 16)
+PAIRS = 6
+SECONDS, WARMUP_S = 1.5, 0.3
+MODELS = (
+    ModelSpec(name="digits", batching=Batching(max_batch_size=32)),
+    ModelSpec(name="null", batching=Batching(max_batch_size=32)),
+)
+
+
+@dataclass(frozen=True)
+class Figures:
+    throughput_rps: float
+    p50_s: float
+
+
+def measure(peer: Path) -> list[Row]:
+    installation.fetch()
+    for model in MODELS:
+        weights.prepare(model)
+    rows = []
+    with own_home() as folder, Server.start(repository=folder / "repository", log=folder / "triton.log") as server:
+        for model in MODELS:
+            server.load(model)
+        with Generator(folder, workers=1) as generator:
+            lab = Lab(folder, generator, server)
+            for model in MODELS:
+                for in_flight in IN_FLIGHT:
+                    rows += rows_for(lab, peer, model, in_flight)
+        rate = ceiling(server.grpc_url)
+    return [*rows, Row("load generator's ceiling on the null model", rate, "req/s", None, 1)]
+
+
+def rows_for(lab: Lab, peer: Path, model: ModelSpec, in_flight: int) -> list[Row]:
+    """Throughput of both and its ratio; with one request in flight the ratio of the median latencies too."""
+    ours: list[Figures] = []
+    theirs: list[Figures] = []
+    there = peer.is_file()
+    for pair in range(PAIRS):
+        for turn in ("lab", "peer") if pair % 2 == 0 else ("peer", "lab"):
+            if turn == "lab":
+                ours.append(lab.run(model, in_flight))
+            elif there:
+                theirs.append(perf_analyzer(peer, lab.server, model, in_flight))
+    what = f"{model.name}, {in_flight} in flight"
+    say(
+        f"{what}: lab {[round(f.throughput_rps) for f in ours]}, peer {[round(f.throughput_rps) for f in theirs]} req/s"
+    )
+    note = "" if there else f"no perf_analyzer at {peer}"
+    rows = [
+        Row(f"throughput, {what}", median([f.throughput_rps for f in ours]), "req/s", None, PAIRS),
+        Row(
+            f"throughput beside perf_analyzer's, {what}",
+            median([a.throughput_rps / b.throughput_rps for a, b in zip(ours, theirs, strict=False)]),
+            "ratio",
+            ">= 0.85",
+            len(theirs),
+            note,
+        ),
+    ]
+    if in_flight == 1:
+        ratio = median([a.p50_s / b.p50_s for a, b in zip(ours, theirs, strict=False)])
+        rows.append(Row(f"p50 beside perf_analyzer's, {what}", ratio, "ratio", "<= 1.05", len(theirs), note))
+    return rows
+
+
+class Lab:
+    def __init__(self, folder: Path, generator: Generator, server: Server) -> None:
+        self.server = server
+        self._folder = folder
+        self._generator = generator
+        self._block = 0
+
+    def run(self, model: ModelSpec, in_flight: int) -> Figures:
+        self._block += 1
+        workload = Workload(
+            arrival=ClosedLoop(concurrency=in_flight),
+            duration_s=SECONDS + WARMUP_S,
+            warmup_s=WARMUP_S,
+            seed=self._block,
+        )
+        window = self._generator.begin(Job(self._block, self.server.grpc_url, model, workload))
+        self._generator.wait(60)
+        rows = read_stream(self._folder / "requests-0.arrows", REQUESTS)
+        requests = Requests.from_table(rows, self._block)
+        summary = summarize(requests, window=window, planned=None, slo=None, closed_loop=True)
+        if summary.error_fraction or not summary.throughput_rps or not summary.latency_p50_s:
+            raise SystemExit(f"{model.name}, {in_flight} in flight: {summary.problems}")
+        return Figures(summary.throughput_rps, summary.latency_p50_s)
+
+
+def perf_analyzer(peer: Path, server: Server, model: ModelSpec, in_flight: int) -> Figures:
+    """Three windows of half a second, after its own warm-up."""
+    command = [str(peer), "-m", model.name, "-u", server.grpc_url, "-i", "grpc", "-p", "500", "-s", "100"]
+    command += ["--concurrency-range", str(in_flight)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    throughput = re.search(r"Throughput: ([\d.]+) infer/sec", done.stdout)
+    p50 = re.search(r"p50 latency: (\d+) usec", done.stdout)
+    if throughput is None or p50 is None:
+        raise SystemExit(f"perf_analyzer gave no figures: {(done.stderr or done.stdout).strip()[-300:]}")
+    return Figures(float(throughput[1]), int(p50[1]) / 1e6)
+
+
+def median(values: list[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+@contextmanager
+def own_home() -> Iterator[Path]:
+    """A LAB_HOME of this benchmark with the real one's downloads and weights in it: nobody's server is touched."""
+    real = home()
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("downloads", "triton", "models"):
+            (real / name).mkdir(exist_ok=True)
+            (Path(folder) / name).symlink_to(real / name)
+        os.environ["LAB_HOME"] = folder
+        try:
+            yield Path(folder)
+        finally:
+            os.environ["LAB_HOME"] = str(real)
+
+
+def peer_option() -> Path:
+    """The value of --perf-analyzer, taken out of the command line."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--perf-analyzer", type=Path, default=PEER)
+    options, sys.argv[1:] = parser.parse_known_args()
+    return Path(options.perf_analyzer)
+
+
+if __name__ == "__main__":
+    peer = peer_option()
+    sys.exit(main(str(__doc__).splitlines()[0], lambda: measure(peer)))
