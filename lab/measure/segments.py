@@ -27,6 +27,8 @@ Floats = npt.NDArray[np.float64]
 SEGMENTS = 5
 """Stretches of a window that are taken as independent. Few, so that a queue forgets within one: with ten, pairs of
 equal settings at 80 to 95 % load were called different 1.5 times as often."""
+STRETCHES = 4 * SEGMENTS
+"""Finer ones, to see in how many places the slow requests came."""
 BINS = 250
 START_SD = 0.014
 """How much the speed of a server differs from one start to the next (relative standard deviation) before repeats have
@@ -89,20 +91,23 @@ def measure_of(metric: str, slo: Slo | None) -> Measure:
 class Side:
     """One setting's blocks. `sums` has shape (repeats, segments, k); `estimate` turns sums, added up along any axes
     but the last, into the metric (NaN of nothing). `whole` is the metric of all blocks pooled, exact. `n` counts the
-    requests behind it, `failed` is the share of requests that failed. `sensitivity` is by how much, relatively, the
-    metric would move if this server had started one START_SD slower."""
+    requests behind it, `failed` is the share of requests that failed. `clumps`: in how many stretches, effectively,
+    the requests above a percentile came (None for other metrics), since one stall slows hundreds together.
+    `sensitivity`: by how much, relatively, the metric would move had this server started one START_SD slower."""
 
     sums: Floats
     estimate: Callable[[Floats], Floats]
     whole: float | None
     n: int
     failed: float
+    clumps: float | None
     sensitivity: float
 
 
 def cut(blocks: Sequence[Block], measure: Measure) -> Side:
     """Blocks of one setting as sums by segment."""
     picked = [_pick(requests, window, measure) for requests, window in blocks]
+    clumps = None
     ordered = np.sort(np.concatenate([np.zeros(0), *(value for _, value in picked)]))
     ended = failed = 0
     for requests, window in blocks:
@@ -111,12 +116,13 @@ def cut(blocks: Sequence[Block], measure: Measure) -> Side:
         failed += int((inside & (requests.outcome != OK)).sum())
     if measure.kind == "percentile":
         edges = _edges(ordered, measure.p)
-        sums = [_binned(segment, value, edges) for segment, value in picked]
+        sums = [_binned(_segment(stretch), value, edges) for stretch, value in picked]
         estimate, whole = _quantile(edges, measure.p), percentile_of_sorted(ordered, measure.p)
+        clumps = _clumps(picked, whole)
     else:
         sums = [
-            _quotient_sums(segment, value, window.seconds if measure.kind == "rate" else None)
-            for (segment, value), (_, window) in zip(picked, blocks, strict=True)
+            _quotient_sums(_segment(stretch), value, window.seconds if measure.kind == "rate" else None)
+            for (stretch, value), (_, window) in zip(picked, blocks, strict=True)
         ]
         total = np.sum(sums, axis=(0, 1)) if sums else np.zeros(2)
         estimate, whole = _quotient, float(total[0] / total[1]) if total[1] else None
@@ -126,12 +132,13 @@ def cut(blocks: Sequence[Block], measure: Measure) -> Side:
         whole=whole,
         n=len(ordered),
         failed=failed / ended if ended else 0.0,
+        clumps=clumps,
         sensitivity=_sensitivity(blocks, measure),
     )
 
 
 def _pick(requests: Requests, window: Window, measure: Measure) -> tuple[Int64s, Floats]:
-    """(segment, value) of the requests that a metric looks at: a latency in seconds, or 1 and 0 for counted or not."""
+    """(stretch, value) of the requests that a metric looks at: a latency in seconds, or 1 and 0 for counted or not."""
     ok = requests.outcome == OK
     clock: Int64s = getattr(requests, measure.clock)
     took_s = (requests.done_ns - getattr(requests, measure.start)) / 1e9
@@ -143,7 +150,19 @@ def _pick(requests: Requests, window: Window, measure: Measure) -> tuple[Int64s,
         good = ok & (took_s <= measure.slo.latency_s) if measure.slo else ok
         value = {"ok": ok, "good": good, "failed": ~ok}[measure.only].astype(np.float64)
     share = (clock[rows] - window.measured_from_ns) / (window.end_ns - window.measured_from_ns)
-    return np.minimum((share * SEGMENTS).astype(np.int64), SEGMENTS - 1), value[rows]
+    return np.minimum((share * STRETCHES).astype(np.int64), STRETCHES - 1), value[rows]
+
+
+def _segment(stretch: Int64s) -> Int64s:
+    return stretch // (STRETCHES // SEGMENTS)
+
+
+def _clumps(picked: Sequence[tuple[Int64s, Floats]], threshold: float | None) -> float | None:
+    """(Σ n)² / Σ n² of the values above the threshold in each stretch: k when they spread evenly over k of them."""
+    if threshold is None:
+        return None
+    above = np.array([np.bincount(stretch[value > threshold], minlength=STRETCHES) for stretch, value in picked])
+    return float(above.sum() ** 2 / (above**2).sum()) if above.any() else None
 
 
 def _sensitivity(blocks: Sequence[Block], measure: Measure) -> float:

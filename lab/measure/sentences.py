@@ -95,7 +95,7 @@ class _Story:
 
     def gain(self, best: Comparison) -> str:
         effect = best.effects[self.judge.primary]
-        load = f" (mind the {effect.reason})" if effect.reason else ""
+        load = f"; mind the {effect.reason}" if effect.reason else ""
         return f"{self._where(best)} {self._subject(best.level)} {self._does(effect)}{load}{self._saturation(best)}."
 
     def no_gain(self) -> str:
@@ -103,7 +103,9 @@ class _Story:
         verb = "does not pay here" if self.judge.factor == BATCHING else "pays"
         top = self._at_highest_load(self.found)
         best = self._best(top)
-        return f"{name} {verb}: {self._nothing_in_time(best) or self._best_of(top, best)}{self._saturation(best)}."
+        if self._nothing_anywhere():
+            return f"{self._nothing_anywhere()}{self._saturation(best)}."
+        return f"{name} {verb}: {self._little_to_tell(best) or self._best_of(top, best)}{self._saturation(best)}."
 
     def _best_of(self, top: Sequence[Comparison], best: Comparison) -> str:
         where, does = self._where(best), self._does(best.effects[self.judge.primary])
@@ -112,17 +114,21 @@ class _Story:
             return f"{where} {self._subject(best.level)} {does}"
         return f"{where} the best of {len(top)} settings, {self._subject(best.level)}, {does}"
 
-    def _nothing_in_time(self, best: Comparison) -> str:
-        """Why goodput could not tell the levels apart, where that is so."""
+    def _nothing_anywhere(self) -> str:
+        """An objective that nothing met says nothing about the levels."""
+        effects = [c.effects[self.judge.primary] for c in self.found]
+        if self.judge.primary != "goodput_rps" or any(effect.a or effect.b for effect in effects):
+            return ""
+        low = self._at_lowest_load()[0]
+        median = next((s.latency_p50_s for s in low.base.summaries if s.latency_p50_s), None)
+        already = f": at {self._load(low)} the median is {format_seconds(median)} already" if median else ""
+        return f"The objective is out of reach, nothing is served within {self._slo()} at any load{already}"
+
+    def _little_to_tell(self, best: Comparison) -> str:
+        """Where goodput is close to all or to nothing on both sides, its ratio is not what to tell."""
         if self.judge.primary != "goodput_rps":
             return ""
-        served = [value or 0.0 for c in self.found for e in [c.effects["goodput_rps"]] for value in (e.a, e.b)]
         effect, offered = best.effects["goodput_rps"], best.offered_rps or 0.0
-        if not any(served):
-            low = self._at_lowest_load()[0]
-            median = next((s.latency_p50_s for s in low.base.summaries if s.latency_p50_s), None)
-            already = f": at {self._load(low)} the median is {format_seconds(median)} already" if median else ""
-            return f"nothing is served within {self._slo()} at any load{already}"
         if effect.a is not None and effect.a >= AS_GOOD * offered > 0:
             share = format_fraction(min(effect.a / offered, 1.0))
             return (
@@ -155,8 +161,7 @@ class _Story:
         primary = chosen.effects[self.judge.primary]
         worse = any(effect.verdict == "higher" for effect in effects)
         nothing = ", and gains nothing" if worse and chosen.answer != "yes" and primary.verdict != "lower" else ""
-        few = [metric_label(effect.metric) for effect in effects if effect.verdict == "not comparable"]
-        untold = f"; {join(few)} can't be told" if few else ""
+        untold = "".join(f"; {effect.reason}" for effect in effects if effect.verdict == "not comparable")
         delay = delay_us(chosen.level)
         subject = a_delay(delay) if delay else self._subject(chosen.level)
         return f"{self._where(chosen)} {subject} {latency_phrase(effects)}{nothing}{untold}."
