@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lab.measure.compare import Effect
-from lab.measure.judgement import TRIVIAL_FRACTION, CellResult, Comparison, Saturation, same, saturation_rps, unique
+from lab.measure.judgement import TRIVIAL_FRACTION, CellResult, Comparison, Saturation, same, saturation_rps
 from lab.measure.percentile import needed
 from lab.measure.phrases import a_delay, delay_us, interval_phrase, latency_phrase
 from lab.measure.segments import measure_of
@@ -34,24 +34,8 @@ from lab.spec import ClosedLoop, Experiment, Judge, Slo, plain
 BATCHING = "model.batching"
 AS_GOOD = 0.95
 """A simpler level that reaches this share of the best is the one to name."""
+BEYOND, KEPT_UP = 1.1, 0.97
 LATENCIES = ("latency_p50_s", "latency_p99_s")
-
-
-def nothing_to_compare(judge: Judge, cells: Sequence[CellResult]) -> str:
-    """Why there is no comparison at all; "" when there is one to make."""
-    levels = unique(plain(cell.factors.get(judge.factor)) for cell in cells if cell.blocks)
-    labels = [level_label(judge.factor, level, among=levels) for level in levels]
-    baseline = level_label(judge.factor, plain(judge.baseline), among=levels)
-    if not levels:
-        return "Nothing was measured yet."
-    if not any(same(level, judge.baseline) for level in levels):
-        return (
-            f"Not decided: the baseline ({baseline}) was not measured, so there is nothing to compare "
-            f"{join(labels)} with. Add it to the levels of {judge.factor}."
-        )
-    if len(levels) == 1:
-        return f"Not decided: only {baseline} was measured. Add another level of {judge.factor} to compare it with."
-    return ""
 
 
 def text(
@@ -175,8 +159,8 @@ class _Story:
             best = self._best(self._at_highest_load(open_))
             effect = best.effects[primary]
             return (
-                f"{opening} {self._where(best)} {self._subject(best.level)} {self._does(effect)}: "
-                f"the interval holds both a gain and none.{self._more_repeats(best, effect)}"
+                f"{opening} {self._where(best)} {self._subject(best.level)} {self._does(effect)}: the interval holds "
+                f"both a gain and none{self._saturation(best)}.{self._more_repeats(best, effect)}"
             )
         if blocked:
             first = self._at_highest_load(blocked)[0]
@@ -199,9 +183,22 @@ class _Story:
             what = "one or more repeats" if first.repeats else "this load"
             more = f" The same goes for {plural(len(partly) - 1, 'other comparison')}." if len(partly) > 1 else ""
             parts.append(f"{self._where(first)} {what} had to be left out: {first.left_out[0].text}{more}")
+        parts.append(self._kept_up())
         if self.found and max(c.repeats for c in self.found) == 1:
             parts.append("One repeat only: take the figures as rough.")
-        return " ".join(parts)
+        return " ".join(part for part in parts if part)
+
+    def _kept_up(self) -> str:
+        """A server that serves all of 120 % of its saturation was not at saturation when that was measured."""
+        for c in self.found:
+            beyond = [x for path, x in c.at.items() if path.endswith("saturation_fraction") and x >= BEYOND]
+            served = [s.throughput_rps / s.offered_rps for s in c.base.summaries if s.offered_rps and s.throughput_rps]
+            if beyond and served and min(served) >= KEPT_UP:
+                return (
+                    f"But {self._baseline()} kept up with {format_fraction(beyond[0])} of its measured saturation, "
+                    "so that was measured too low: run it again on a quiet machine."
+                )
+        return ""
 
     # --- the words for them ------------------------------------------------------------------------------------
 

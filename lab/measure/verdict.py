@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lab.measure import sentences
-from lab.measure.judgement import CellResult, Saturation, comparisons, holds
-from lab.spec import Experiment
+from lab.measure.judgement import CellResult, Saturation, comparisons, holds, same, unique
+from lab.measure.words import join, level_label
+from lab.spec import Experiment, Judge, plain
 
 __all__ = ["CellResult", "Verdict", "verdict"]
 
@@ -33,7 +34,7 @@ def verdict(experiment: Experiment, cells: Sequence[CellResult], saturation: Sat
     judge = experiment.judge
     if judge is None:
         return Verdict(None, "This experiment judges nothing: it shows figures, and compares no two of them.", [])
-    missing = sentences.nothing_to_compare(judge, cells)
+    missing = _nothing_to_compare(judge, cells)
     if missing:
         return Verdict(None, missing, [])
     found = comparisons(experiment, judge, cells)
@@ -45,3 +46,20 @@ def verdict(experiment: Experiment, cells: Sequence[CellResult], saturation: Sat
         for effect in c.effects.values()
     ]
     return Verdict(answer, text, effects)
+
+
+def _nothing_to_compare(judge: Judge, cells: Sequence[CellResult]) -> str:
+    """Why there is no comparison at all; "" when there is one to make."""
+    levels = unique(plain(cell.factors.get(judge.factor)) for cell in cells if cell.blocks)
+    labels = [level_label(judge.factor, level, among=levels) for level in levels]
+    baseline = level_label(judge.factor, plain(judge.baseline), among=levels)
+    if not levels:
+        return "Nothing was measured yet."
+    if not any(same(level, judge.baseline) for level in levels):
+        return (
+            f"Not decided: the baseline ({baseline}) was not measured, so there is nothing to compare "
+            f"{join(labels)} with. Add it to the levels of {judge.factor}."
+        )
+    if len(levels) == 1:
+        return f"Not decided: only {baseline} was measured. Add another level of {judge.factor} to compare it with."
+    return ""

@@ -36,7 +36,7 @@ def blocks(latency_s, repeats=3, seed=0, noise=0.02, **more):
     return [block(EVEN, latency_s * rng.lognormal(0, noise, len(EVEN)), **more) for _ in range(repeats)]
 
 
-# --- what the numbers are --------------------------------------------------------------------------------------------
+# --- what the numbers are ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_an_interval_from_repeats_alone_by_hand():
     assert effect.verdict == "higher"
 
 
-# --- what is said --------------------------------------------------------------------------------------------
+# --- what is said -----------------------------------------------------------------------------------------------
 
 
 def test_a_planted_slowdown_of_20_percent_is_found():
@@ -186,7 +186,7 @@ def test_any_records_give_a_finding_without_nan(repeats, n, seed):
             assert 0 < effect.ci_low <= effect.ratio <= effect.ci_high
 
 
-# --- how often it is wrong --------------------------------------------------------------------------------------------
+# --- how often it is wrong --------------------------------------------------------------------------------------
 
 
 PAIRS = 20

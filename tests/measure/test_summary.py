@@ -30,7 +30,7 @@ def even(count, latency_ms, gap_ms=10.0, outcome="ok", first_ms=0.0):
     ]
 
 
-# --- cases with a known answer --------------------------------------------------------------------------------------------
+# --- cases with a known answer ----------------------------------------------------------------------------------
 
 
 def test_eight_arrivals_at_a_serial_server(requests_of, window_of):
@@ -181,7 +181,7 @@ def test_littles_law_holds_within_5_percent_for_a_queue(window_of):
     assert summary.in_flight_mean == pytest.approx(2.4, rel=0.1)
 
 
-# --- windows, clocks and what is live --------------------------------------------------------------------------------------------
+# --- windows, clocks and what is live ---------------------------------------------------------------------------
 
 
 def test_a_slow_tail_is_not_cut_off_at_the_windows_end(requests_of, window_of):
@@ -237,7 +237,7 @@ def test_before_the_window_begins_there_is_nothing(requests_of, window_of):
     assert summary.sent == 5
 
 
-# --- problems --------------------------------------------------------------------------------------------
+# --- problems ---------------------------------------------------------------------------------------------------
 
 
 def test_a_clean_run_has_no_problem(requests_of, window_of):
@@ -305,7 +305,7 @@ def test_a_reload_in_the_window_is_named(requests_of, window_of, server_table):
     assert "server_count_mismatch" not in codes(summary)
 
 
-# --- telemetry --------------------------------------------------------------------------------------------
+# --- telemetry --------------------------------------------------------------------------------------------------
 
 MIB = 2**20
 
@@ -347,7 +347,7 @@ def test_two_gpus_are_not_averaged(requests_of, window_of, telemetry_table):
     assert summary.gpu_memory_peak_bytes == 1592.8e6
 
 
-# --- any set of records --------------------------------------------------------------------------------------------
+# --- any set of records -----------------------------------------------------------------------------------------
 
 END_MS, FROM_MS = 400, 50
 
