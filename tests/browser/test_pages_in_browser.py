@@ -138,13 +138,14 @@ def test_a_run_is_started_and_stopped_by_keyboard_alone(
     def reach(name: str) -> None:
         for _ in range(60):
             page.keyboard.press("Tab")
-            focused = page.evaluate("() => document.activeElement?.innerText ?? ''")
+            focused = page.evaluate("() => document.activeElement.closest('button')?.innerText ?? ''")
             if name in focused:
                 return
         raise AssertionError(f"60 tabs did not reach {name!r}")
 
     page.goto(dashboard.page())
     settled(page)
+    expect(page.get_by_role("button", name=START)).to_be_enabled(timeout=LIMIT_MS)
     reach(START)
     page.keyboard.press("Enter")
     page.wait_for_url("**/live?run=*", timeout=60_000)

@@ -29,7 +29,7 @@ def show() -> None:
     st.logo((HERE / "logo.svg").read_text(), size="large")
     st.html(HERE / "style.css")
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", key="strip"):
-        _line()
+        _line([line.run_id for line in reads.active_runs()])
         with st.popover("Link", icon=":material/link:", type="tertiary", help="The link to what you see"):
             st.caption("Opens the same run with the same view; starts nothing.")
             st.code(st.context.url or "", language=None, wrap_lines=True)
@@ -39,8 +39,10 @@ def show() -> None:
 
 
 @st.fragment(run_every=TICK_S, key="strip_line")
-def _line() -> None:
+def _line(known: list[str]) -> None:
     going = reads.active_runs()
+    if [line.run_id for line in going] != known:
+        st.rerun()  # a run began or ended: buttons and lists of the page depend on it
     alive, models = reads.server()
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         if going:
