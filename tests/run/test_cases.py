@@ -1,0 +1,76 @@
+"""Reported problems with a known right answer, run through the lab against the real Triton."""
+
+import pytest
+
+from lab.run import results, runner
+from lab.run.catalogue import single
+from lab.run.folder import new_run_id
+
+pytestmark = pytest.mark.triton
+
+
+def summary_of(model, workload):
+    experiment = single(model, workload)
+    folder = runner.create(experiment, new_run_id("load"), quick=False, settings=[], url=None)
+    runner.run(experiment, folder, stop=runner.Stop(), report=lambda line: None)
+    return results.document(folder)["cells"][0]["summary"]
+
+
+def test_a_queue_delay_punishes_a_lone_user(triton_server):
+    # One user in a closed loop never has company: with a 20 ms delay each answer takes at least 20 ms, so throughput
+    # falls to at most 1/(delay + service) = 50 req/s.
+    workload = {"arrival": {"kind": "closed", "concurrency": 1}, "duration_s": 2.5, "warmup_s": 0.5}
+    batching = {"max_batch_size": 8, "max_queue_delay_us": 20_000}
+    delayed = summary_of({"name": "null", "batching": batching}, workload)
+    plain = summary_of({"name": "null", "batching": {"max_batch_size": 8}}, workload)
+    assert 0.020 <= delayed["latency_p50_s"] < 0.035
+    assert 28 < delayed["throughput_rps"] <= 50
+    assert plain["latency_p50_s"] < 0.010
+    assert delayed["batch_mean"] == 1.0
+
+
+def test_refusals_that_triton_does_not_count_are_counted_by_the_client(triton_server):
+    # One runs, two may wait, each takes 0.3 s: of 8 that come within 0.1 s five are turned away at once, and Triton's
+    # own failure counter does not move.
+    workload = {
+        "arrival": {"kind": "constant", "rate_rps": 80},
+        "duration_s": 0.1,
+        "sleep_s": [0.3],
+        "timeout_s": 5,
+    }
+    found = summary_of({"name": "sleeper", "batching": {"max_batch_size": 1, "max_queue_size": 2}}, workload)
+    assert (found["planned"], found["ok"], found["refused"]) == (8, 3, 5)
+    assert found["sent"] == found["ok"] + found["refused"]
+    assert found["latency_n"] == 3
+
+
+def test_batches_that_form_are_what_the_server_says_they_are(triton_server):
+    # 32 users on a model that sleeps 20 ms whatever the batch: after the first execution all that wait ride together.
+    workload = {
+        "arrival": {"kind": "closed", "concurrency": 32},
+        "duration_s": 3,
+        "warmup_s": 0.5,
+        "sleep_s": [0.02],
+    }
+    found = summary_of({"name": "sleeper", "batching": {"max_batch_size": 32}}, workload)
+    sizes = {int(size): count for size, count in found["batch_sizes"].items()}
+    inferences = sum(size * count for size, count in sizes.items())
+    assert found["batch_mean"] == pytest.approx(inferences / sum(sizes.values()))
+    assert found["executions"] == sum(sizes.values())
+    assert found["batch_mean"] > 8
+
+
+def test_without_batching_every_request_runs_alone(triton_server):
+    workload = {"arrival": {"kind": "closed", "concurrency": 8}, "duration_s": 2, "warmup_s": 0.3, "sleep_s": [0.01]}
+    found = summary_of({"name": "sleeper"}, workload)
+    assert found["batch_mean"] == 1.0
+    assert list(found["batch_sizes"]) == ["1"]
+
+
+def test_http_and_grpc_measure_the_same_server_alike(triton_server):
+    workload = {"arrival": {"kind": "constant", "rate_rps": 20}, "duration_s": 3, "warmup_s": 0.5, "sleep_s": [0.03]}
+    by_grpc = summary_of({"name": "sleeper"}, workload)
+    by_http = summary_of({"name": "sleeper"}, workload | {"protocol": "http"})
+    for found in (by_grpc, by_http):
+        assert found["ok"] == found["planned"]
+        assert 0.030 <= found["service_p50_s"] < 0.045
