@@ -97,7 +97,11 @@ class _Worker:
             self.reports += [json.loads(line) for line in lines]
 
     def obituary(self) -> str:
-        status = self.process.wait(STOP_LIMIT_S)
+        try:
+            status = self.process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:  # it has stopped talking without ending
+            self.process.kill()
+            status = self.process.wait()
         lines = self._stderr.read_text(errors="replace").strip().splitlines()
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
         said = f": {lines[-1][:300]}" if lines else ""

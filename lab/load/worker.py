@@ -92,6 +92,7 @@ class Worker:
         self._prepare_messages(job["url"], ModelSpec.model_validate(job["model"]), workload)
         self._recorder.begin(job["block"])
         await self._target.open()
+        gc.unfreeze()  # what the last block left
         gc.collect()
         gc.freeze()
         gc.disable()

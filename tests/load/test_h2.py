@@ -294,6 +294,8 @@ async def test_the_servers_window_is_made_wide_again() -> None:
         while update.stream != 0 or int.from_bytes(update.payload, "big") == 2**31 - 1 - 65_535:
             update = await peer.next(wire.WINDOW_UPDATE)
         assert int.from_bytes(update.payload, "big") == 2**29 - 20_000 + 2 * 16_384
+        peer.send(frame(DATA, 0, 1, bytes(100)))
+        assert await peer.nothing_comes(wire.WINDOW_UPDATE)  # not again for the same bytes
 
 
 @timed

@@ -1,7 +1,8 @@
 """Triton over HTTP: the KServe v2 protocol with Triton's binary tensors, through aiohttp.
 
-For what only speaks HTTP, and to compare the two: a request costs about five times what it costs over gRPC here, so a
-load generator of its own limits sooner. Bodies are made in advance; answers are read to their end and thrown away.
+For what only speaks HTTP, and to compare the two: a request costs the client several times what it costs over gRPC,
+so the load generator reaches its own limit sooner. Bodies are made in advance; answers are read to their end and
+thrown away.
 """
 
 from __future__ import annotations
