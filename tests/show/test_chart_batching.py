@@ -136,12 +136,14 @@ def test_a_level_without_counters_is_named() -> None:
 
 def test_what_one_request_costs_says_that_batching_shares() -> None:
     costs = [
-        summary(batch_sizes={"1": 100}, item_compute_s={"1": 0.0008}),
-        summary(batch_sizes={"1": 3, "8": 50}, item_compute_s={"1": 0.0009, "8": 0.0002}),
+        summary(batch_sizes={"1": 300}, item_compute_s={"1": 0.0007}),
+        summary(batch_sizes={"1": 100, "8": 50, "9": 2}, item_compute_s={"1": 0.0011, "8": 0.0002, "9": 0.5}),
     ]
     chart = batching.cost_of_one(costs, "digits")
-    assert chart.table["compute of one request, ms"] == pytest.approx([0.8, 0.2])  # the size's busiest block
+    assert chart.table["batch size"] == [1, 8]
+    assert chart.table["compute of one request, ms"] == pytest.approx([0.8, 0.2])  # (300 * 0.7 + 100 * 1.1) / 400
     assert "4.0× less" in chart.alt
+    assert chart.notes == ("not drawn, with under 20 executions: batches of 9",)
 
 
 def test_what_one_request_costs_says_that_there_is_nothing_to_share() -> None:

@@ -129,6 +129,7 @@ def batch_sizes(grid: Grid, levels: tuple[str, str], load: str) -> Chart:
     return Chart(title, {"data": traces, "layout": layout}, f"At {load} " + "; ".join(takeaways) + ".", table)
 
 
+FEW_EXECUTIONS = 20
 WORTH_SHARING = 1.15
 """A request in a batch must cost this much less than alone before a page says that batching shares anything."""
 
@@ -210,22 +211,29 @@ def where_time_goes(grid: Grid, load: str) -> Chart:
 
 def cost_of_one(summaries: list[dict[str, Any]], model: str) -> Chart:
     """What one request costs the model in compute (y) when it shares a batch of that size (x, log): the reason why
-    batching pays, or does not. From Triton's own counters; each size from the block that ran it most often."""
+    batching pays, or does not. From Triton's own counters, pooled over the blocks given. Sizes that hardly ever ran
+    are left out: their mean is one execution's luck."""
     title = "What one request costs in a batch"
-    best: dict[int, tuple[float, float]] = {}
+    executed: dict[int, float] = {}
+    spent_s: dict[int, float] = {}
     for summary in summaries:
         for size, seconds in (summary.get("item_compute_s") or {}).items():
-            weight = (summary.get("batch_sizes") or {}).get(size, 0)
-            if weight > best.get(int(size), (0, 0))[0]:
-                best[int(size)] = (weight, seconds)
-    sizes = sorted(best)
+            executions = (summary.get("batch_sizes") or {}).get(size, 0)
+            executed[int(size)] = executed.get(int(size), 0) + executions
+            spent_s[int(size)] = spent_s.get(int(size), 0) + seconds * executions
+    known = sorted(size for size, executions in executed.items() if executions)
+    sizes = [size for size in known if executed[size] >= FEW_EXECUTIONS] or known
     if not sizes:
         return nothing_to_draw(title, "Triton's batch counters were not read")
-    each_ms = [best[size][1] * 1e3 for size in sizes]
+    left_out = [str(size) for size in known if size not in sizes]
+    notes = (
+        (f"not drawn, with under {FEW_EXECUTIONS} executions: batches of {', '.join(left_out)}",) if left_out else ()
+    )
+    each_ms = [spent_s[size] / executed[size] * 1e3 for size in sizes]
     table: dict[str, list[Any]] = {
         "batch size": list(sizes),
         "compute of one request, ms": each_ms,
-        "executions": [best[size][0] for size in sizes],
+        "executions": [executed[size] for size in sizes],
     }
     trace = line(
         model, sizes, each_ms, theme.TREATMENT, hovertemplate="batch of %{x}: %{y:.3~g} ms a request<extra></extra>"
@@ -246,7 +254,7 @@ def cost_of_one(summaries: list[dict[str, Any]], model: str) -> Chart:
             if gain and gain >= WORTH_SHARING
             else "hardly less: the arithmetic is the limit, and there is nothing to share."
         )
-    return Chart(title, {"data": [trace], "layout": layout}, alt, table)
+    return Chart(title, {"data": [trace], "layout": layout}, alt, table, notes)
 
 
 def effects(document: dict[str, Any], grid: Grid, metric: str, title: str) -> Chart:

@@ -144,6 +144,8 @@ def level_line(y: float, text: str, *, log: bool) -> tuple[dict[str, Any], dict[
         "xanchor": "left",
         "yanchor": "bottom",
         "xshift": 6,
+        "bgcolor": "@surface",
+        "borderpad": 1,
         "font": {"size": 12, "color": "@muted"},
     }
     return shape, label

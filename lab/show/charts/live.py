@@ -145,8 +145,8 @@ def _panels(series: Series, memory_mib: Series, log: bool) -> list[tuple[str, li
         (
             "requests/s",
             [
-                ("offered", "req/s", series["offered_rps"], theme.BASELINE),
                 ("served", "req/s", series["throughput_rps"], BLUE),
+                ("offered", "req/s", series["offered_rps"], theme.BASELINE),  # dashed on top, so that both are seen
             ],
             False,
         ),

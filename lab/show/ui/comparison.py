@@ -122,7 +122,10 @@ def happened(folder: RunFolder, document: dict[str, Any], bet: tuple[str | None,
     grid = Grid.of(document, factor, baseline)
     verdict = document["verdict"]
     st.markdown(HOLDS[verdict["holds"]])
-    st.markdown(f"#### {verdict['text']}")
+    headline, _, more = verdict["text"].partition(". ")
+    st.markdown(f"#### {headline.rstrip('.')}.")
+    if more:
+        st.markdown(more)
     if not grid.levels:
         st.info("No cell was measured before the run ended.", icon=":material/info:")
         return grid, ""
