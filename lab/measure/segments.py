@@ -92,7 +92,7 @@ class Side:
     """One setting's blocks. `sums` has shape (repeats, segments, k); `estimate` turns sums, added up along any axes
     but the last, into the metric (NaN of nothing). `whole` is the metric of all blocks pooled, exact. `n` counts the
     requests behind it, `failed` is the share of requests that failed. `clumps`: in how many stretches, effectively,
-    the requests above a percentile came (None for other metrics), since one stall slows hundreds together.
+    the requests from a percentile up came (None for other metrics), since one stall slows hundreds together.
     `sensitivity`: by how much, relatively, the metric would move had this server started one START_SD slower."""
 
     sums: Floats
@@ -158,10 +158,10 @@ def _segment(stretch: Int64s) -> Int64s:
 
 
 def _clumps(picked: Sequence[tuple[Int64s, Floats]], threshold: float | None) -> float | None:
-    """(Σ n)² / Σ n² of the values above the threshold in each stretch: k when they spread evenly over k of them."""
+    """(Σ n)² / Σ n² of the values from the threshold up in each stretch: k when they spread evenly over k of them."""
     if threshold is None:
         return None
-    above = np.array([np.bincount(stretch[value > threshold], minlength=STRETCHES) for stretch, value in picked])
+    above = np.array([np.bincount(stretch[value >= threshold], minlength=STRETCHES) for stretch, value in picked])
     return float(above.sum() ** 2 / (above**2).sum()) if above.any() else None
 
 

@@ -80,6 +80,39 @@ def test_an_interval_from_repeats_alone_by_hand():
     assert effect.verdict == "higher"
 
 
+def test_an_interval_from_one_repeat_by_hand():
+    """b takes 8, 9, 10, 11, 12 ms in its five segments, a 10 ms throughout: the mean of five has the error
+    s / √5 = 0.071 of it. Two starts add 0.014 each; t has 4 degrees of freedom for the first, 3 for the second."""
+    a = [block(EVEN, 0.010)]
+    b = [block(EVEN, np.repeat([0.008, 0.009, 0.010, 0.011, 0.012], 200))]
+    effect = compare(a, b, "latency_mean_s")
+    within, between = np.var([0.8, 0.9, 1.0, 1.1, 1.2], ddof=1) / 5, 2 * 0.014**2
+    freedom = (within + between) ** 2 / (within**2 / 4 + between**2 / 3)
+    half = stats.t.ppf(0.975, freedom) * np.sqrt(within + between)
+    assert np.log(effect.ci_high / effect.ci_low) / 2 == pytest.approx(half, rel=0.1)
+
+
+@pytest.mark.parametrize(("where", "clumps"), [(slice(0, 1000, 50), 20), (slice(0, 20), 1), (slice(40, 60), 2)])
+def test_clumps_count_the_places_where_the_slow_requests_came(where, clumps):
+    """1,000 requests in 20 stretches of 50; 20 of them slow: one in each stretch, all in the first, ten in two."""
+    latency = np.full(len(EVEN), 0.01)
+    latency[where] = 0.1
+    side = cut([block(EVEN, latency)], measure_of("latency_p98_s", None))
+    assert side.clumps == pytest.approx(clumps)
+
+
+def test_a_tail_from_a_single_stall_tells_nothing():
+    """b has one stall in one of its repeats, and p99 is 10 times as high for that alone."""
+    a, b = blocks(0.010, seed=1), blocks(0.010, seed=2)
+    slow = np.full(len(EVEN), 0.010)
+    slow[300:340] = 0.1
+    b[1] = block(EVEN, slow)
+    effect = compare(a, b, "latency_p99_s")
+    assert effect.ratio > 5
+    assert effect.verdict == "no detectable difference"
+    assert "came in a few clumps" in effect.reason
+
+
 # --- what is said -----------------------------------------------------------------------------------------------
 
 

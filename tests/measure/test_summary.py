@@ -181,6 +181,25 @@ def test_littles_law_holds_within_5_percent_for_a_queue(window_of):
     assert summary.in_flight_mean == pytest.approx(2.4, rel=0.1)
 
 
+def test_intervals_hold_the_truth_although_neighbours_share_their_fate(window_of):
+    """A stall slows 50 requests in a row. Taken for independent, they would make the p95 look far surer than it is:
+    of 200 runs, the truth (pooled over all of them) must lie in the 95 % interval of at least 180."""
+    rng = np.random.default_rng(8)
+    runs = []
+    for _ in range(200):
+        due = np.arange(0, 10_000 * MS, 5 * MS)
+        slow = np.repeat(rng.random(40) < 0.06, 50)
+        took = np.round(MS * np.where(slow, rng.uniform(20, 200, 2000), rng.uniform(1, 5, 2000))).astype(np.int64)
+        runs.append(Requests(due, due, due + took, np.zeros(2000, np.uint8)))
+    truth = np.quantile(np.concatenate([run.done_ns - run.due_ns for run in runs]), 0.95) / 1e9
+    summaries = [summarize(run, window=window_of(10_000), planned=2000, slo=None) for run in runs]
+    held = sum(
+        (s.latency_p95_low_s or 0) <= truth <= (float("inf") if s.latency_p95_high_s is None else s.latency_p95_high_s)
+        for s in summaries
+    )
+    assert held >= 180
+
+
 # --- windows, clocks and what is live ---------------------------------------------------------------------------
 
 
@@ -255,6 +274,14 @@ def test_a_client_that_cannot_send_is_named_and_forbids_a_verdict(requests_of, w
     assert "50.0 req/s of the 100 req/s" in problem.text
 
 
+def test_a_request_sent_just_after_the_windows_end_is_not_missing(requests_of, window_of):
+    """Due at 999.5 ms, sent at 1000.5 ms."""
+    rows = [*even(100, 5), (999.5, 1000.5, 1005, "ok")]
+    summary = summarize(requests_of(rows), window=window_of(1000), planned=101, slo=Slo(latency_s=0.1))
+    assert summary.sent_rps < 0.995 * summary.offered_rps
+    assert "client_limited" not in codes(summary)
+
+
 def test_late_sends_in_the_tail_alone_are_named_without_forbidding(requests_of, window_of):
     rows = [(10 * i, 10 * i + (15 if i % 50 == 0 else 0), 10 * i + 20, "ok") for i in range(1000)]
     summary = summarize(requests_of(rows), window=window_of(10_000), planned=1000, slo=None)
@@ -297,6 +324,16 @@ def test_a_request_that_the_client_gave_up_on_may_have_been_served(requests_of, 
         assert "server_count_mismatch" not in codes(summary)
 
 
+def test_a_refused_request_was_not_served(requests_of, window_of, server_table):
+    """F1: Triton does not count a queue-full refusal, so counting it is somebody else's request."""
+    rows = even(90, 5) + even(10, 1, first_ms=900, outcome="refused")
+    server = server_delta(
+        server_table({-100: {"success_count": 0}, 1100: {"success_count": 95}}), "digits", 0, 1000 * MS
+    )
+    summary = summarize(requests_of(rows), window=window_of(1000), planned=100, slo=None, server=server)
+    assert "server_count_mismatch" in codes(summary)
+
+
 def test_a_reload_in_the_window_is_named(requests_of, window_of, server_table):
     table = server_table({0: {"success_count": 50}, 500: {"success_count": 5}, 1000: {"success_count": 50}})
     server = server_delta(table, "digits", 0, 1000 * MS)
@@ -328,6 +365,16 @@ def test_memory_is_the_models_own_before_and_at_its_peak(requests_of, window_of,
     assert summary.memory_base_bytes == 195 * MIB
     assert summary.memory_peak_bytes == 423 * MIB
     assert summary.cpu_mean_fraction == pytest.approx(0.6)
+
+
+def test_a_reading_of_another_block_is_no_base(requests_of, window_of, telemetry_table):
+    telemetry = telemetry_table(
+        [(-9000, "model:digits", "memory_bytes", 900 * MIB), (300, "model:digits", "memory_bytes", 423 * MIB)]
+    )
+    summary = summarize(
+        requests_of(even(100, 5)), window=window_of(1000), planned=100, slo=None, telemetry=telemetry, model="digits"
+    )
+    assert summary.memory_base_bytes == 423 * MIB
 
 
 def test_a_reading_that_failed_keeps_its_reason(requests_of, window_of, telemetry_table):
@@ -400,13 +447,15 @@ def test_a_second_implementation_agrees(requests_of, window_of, rows, objective_
     assert summary.latency_p50_s == (pytest.approx(np.median(took) / 1000) if len(took) >= 7 else None)
     if lags:
         assert summary.send_lag_p99_s == pytest.approx(np.quantile(lags, 0.99) / 1000)
-    assert summary.in_flight_mean * window_s * 1000 == pytest.approx(swept_in_flight_ms(rows))
+    sent = [(row[1], row[2]) for row in rows if row[1] is not None]
+    assert summary.in_flight_mean * window_s * 1000 == pytest.approx(swept_ms(sent))
+    if summary.little_ratio is not None:
+        in_system = swept_ms([(row[0], row[2]) for row in rows if row[3] == "ok"]) / 1000 / window_s
+        assert summary.little_ratio == pytest.approx(in_system / (summary.throughput_rps * summary.latency_mean_s))
 
 
-def swept_in_flight_ms(rows):
-    events = sorted(
-        [(row[1], 1) for row in rows if row[1] is not None] + [(row[2], -1) for row in rows if row[1] is not None]
-    )
+def swept_ms(spans):
+    events = sorted([(begin, 1) for begin, _ in spans] + [(end, -1) for _, end in spans])
     total, in_flight, last = 0.0, 0, FROM_MS
     for t, step in events:
         here = min(max(t, FROM_MS), END_MS)

@@ -178,6 +178,22 @@ def test_nothing_is_to_be_gained_where_all_is_served_already():
     assert "serves 100 % of what is asked within 20 ms, so there is little to gain" in found.text
 
 
+def test_what_is_served_already_cannot_be_gained_however_wide_the_interval():
+    """One short repeat: 1.00 ± 0.06 does not rule out a gain of 5 %, but all 150 req/s are in time already."""
+    design = experiment(factors={LOAD: (0.1,), "model.batching": (None, *DELAYS)})
+    found = verdict(design, low_load(repeats=1))
+    (effect,) = [e for e in found.effects if e["metric"] == "goodput_rps" and e["level"] == NOW]
+    assert effect["ci_high"] > 1.05
+    assert found.holds is False
+
+
+def test_the_batch_size_that_carried_most_requests_is_told():
+    """300 batches of 8 carry more than 10 of 32."""
+    costs = {"batch_sizes": {1: 500, 8: 300, 32: 10}, "item_compute_s": {1: 0.002, 8: 0.001, 32: 0.0005}}
+    found = verdict(experiment(), [*low_load(), *high_load(0.62, 0.0, 0.0, **costs)])
+    assert "One item costs 2.0 ms of compute alone and 1.0 ms in a batch of 8." in found.text
+
+
 def test_requests_that_waited_and_ran_alone_point_to_their_shapes():
     """P5: variable lengths never share a batch."""
     alone = {"batch_sizes": {1: 400}, "item_compute_s": {1: 0.001}, "batch_mean": 1.0, "queue_mean_s": 0.04}
