@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lab.measure.percentile import interval, needed, percentile_of_sorted
+from lab.measure.percentile import Numbers, interval, needed, ordered_at, percentile_of_sorted
 from lab.measure.records import OK, OUTCOMES, Int64s, Requests, Window
 from lab.measure.server import ServerDelta
 from lab.measure.words import format_count, format_seconds
@@ -126,11 +126,12 @@ def latency(figures: Figures, requests: Requests, window: Window) -> None:
         figures.set(f"latency_{name}_high_s", None if high is None else high / 1e9, why)
     was_sent = requests.sent_ns >= 0
     sent_ok, sent_due = good & was_sent, due & was_sent
-    service = np.sort(requests.done_ns[sent_ok] - requests.sent_ns[sent_ok])
-    lag = np.sort(requests.sent_ns[sent_due] - requests.due_ns[sent_due])
-    _distribution(figures, "service", service, {k: PERCENTILES[k] for k in ("p50", "p95", "p99")}, NO_SUCCESS)
+    quantiles = {name: PERCENTILES[name] for name in ("p50", "p95", "p99")}
+    service = ordered_at(requests.done_ns[sent_ok] - requests.sent_ns[sent_ok], quantiles.values())
+    _distribution(figures, "service", service, quantiles, NO_SUCCESS)
     # The lag's p99 judges the client, whatever the count: with few requests it is close to the largest.
-    quantiles = {"p50": 0.5, "p99": 0.99}
+    del quantiles["p95"]
+    lag = ordered_at(requests.sent_ns[sent_due] - requests.due_ns[sent_due], quantiles.values())
     _distribution(figures, "send_lag", lag, quantiles, "no request due in the window was sent", withhold=False)
 
 
@@ -172,9 +173,9 @@ def server_figures(figures: Figures, server: ServerDelta | None) -> None:
 
 
 def _distribution(
-    figures: Figures, prefix: str, ordered: Int64s, quantiles: dict[str, float], empty: str, withhold: bool = True
+    figures: Figures, prefix: str, ordered: Numbers, quantiles: dict[str, float], empty: str, withhold: bool = True
 ) -> None:
-    """Mean, percentiles and maximum of ascending nanoseconds, as seconds."""
+    """Mean, percentiles and maximum of nanoseconds that are `ordered_at` these quantiles, as seconds."""
     n = len(ordered)
     figures.set(f"{prefix}_mean_s", float(ordered.mean()) / 1e9 if n else None, empty)
     figures.set(f"{prefix}_max_s", float(ordered[-1]) / 1e9 if n else None, empty)

@@ -10,6 +10,7 @@ waited in one queue are not, which is what `effective_n` is for.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,16 @@ def percentile_of_sorted(ordered: Numbers, p: float) -> float | None:
     below = min(int(position), len(ordered) - 1)
     low, high = float(ordered[below]), float(ordered[min(below + 1, len(ordered) - 1)])
     return min(low + (high - low) * (position - below), high)  # rounding must not lift it above the larger neighbour
+
+
+def ordered_at(values: Numbers, quantiles: Iterable[float]) -> Numbers:
+    """The values with those in their sorted place that `percentile_of_sorted` reads for these quantiles, and the
+    largest last; a third of the time of sorting a million."""
+    n = len(values)
+    if n == 0:
+        return values
+    below = [min(int(p * (n - 1)), n - 1) for p in quantiles]
+    return np.partition(values, sorted({n - 1, *below, *(min(rank + 1, n - 1) for rank in below)}))
 
 
 def interval(

@@ -73,8 +73,8 @@ def _agree(values: np.ndarray, errors: np.ndarray, most: float = math.inf) -> bo
 
 def _part(t_ns: np.ndarray, window: Window, parts: int) -> np.ndarray:
     """Which of `parts` equal stretches of the window each time falls in; `parts` for those outside."""
-    length = window.end_ns - window.measured_from_ns
-    offset = t_ns - window.measured_from_ns
-    inside = (offset >= 0) & (offset < length)
-    # float64: nanoseconds times parts would pass int64 only after a century, but the division must not truncate first.
-    return np.where(inside, np.minimum(offset * (parts / max(length, 1)), parts - 1).astype(np.int64), parts)
+    scale = parts / max(window.end_ns - window.measured_from_ns, 1)
+    # Plus one before truncation and minus one after: what lies just before the window must not truncate to 0.
+    part = ((t_ns - window.measured_from_ns) * scale + 1).astype(np.int64) - 1
+    part[(part < 0) | (part > parts)] = parts
+    return part

@@ -15,7 +15,7 @@ import psutil
 
 from lab.watch.gpu import read_gpus
 
-PACKAGES = ("torch", "tritonclient", "grpcio", "numpy", "pyarrow", "streamlit", "transformers", "scikit-learn")
+PACKAGES = ("torch", "tritonclient", "grpcio", "numpy", "pyarrow", "streamlit", "scikit-learn")
 
 
 def environment() -> dict[str, Any]:

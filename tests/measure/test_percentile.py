@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from lab.measure.percentile import interval, needed, percentile
+from lab.measure.percentile import interval, needed, ordered_at, percentile, percentile_of_sorted
 
 
 @pytest.mark.parametrize(("p", "count"), [(0.5, 7), (0.9, 44), (0.95, 90), (0.99, 459), (0.999, 4603)])
@@ -30,6 +30,15 @@ def test_no_values_have_no_percentile():
 )
 def test_percentile_is_numpys(values, p):
     assert percentile(values, p) == pytest.approx(float(np.quantile(np.array(values), p)), rel=1e-9, abs=1e-6)
+
+
+@given(st.lists(st.integers(0, 10**13), max_size=60), st.lists(st.floats(0, 1), max_size=4))
+def test_values_ordered_only_where_it_matters_have_the_same_percentiles(values, quantiles):
+    array = np.array(values, dtype=np.int64)
+    partly = ordered_at(array, quantiles)
+    assert sorted(partly.tolist()) == sorted(values)
+    assert [percentile_of_sorted(partly, p) for p in quantiles] == [percentile(array, p) for p in quantiles]
+    assert not values or partly[-1] == max(values)
 
 
 @given(st.lists(st.integers(0, 10**13), min_size=1, max_size=60))

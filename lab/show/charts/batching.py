@@ -9,7 +9,17 @@ from typing import Any
 
 from lab.measure.words import format_rate, format_ratio, format_seconds
 from lab.show import theme
-from lab.show.charts.figure import Chart, End, end_labels, floats, level_line, line, log_range, nothing_to_draw
+from lab.show.charts.figure import (
+    Chart,
+    End,
+    end_labels,
+    floats,
+    level_line,
+    line,
+    log_axis,
+    log_range,
+    nothing_to_draw,
+)
 from lab.show.grid import Grid, middle, why_missing
 
 PERCENTILES = (("latency_p50_s", "p50", "circle-open", "dot"), ("latency_p99_s", "p99", "circle", "solid"))
@@ -73,7 +83,7 @@ def throughput_latency(grid: Grid, levels: tuple[str, str], slo_s: float | None)
         height=height,
         margin=margin,
         xaxis=theme.axis("served, requests a second"),
-        yaxis=theme.axis("latency from the scheduled arrival, ms", log=True, range=list(y_range)),
+        yaxis=log_axis("latency from the scheduled arrival, ms", y_range),
         annotations=end_labels(ends, y_range, log=True, height=plot_height),
     )
     if slo_s is not None:
@@ -280,7 +290,6 @@ def effects(document: dict[str, Any], grid: Grid, metric: str, title: str) -> Ch
     rows.reverse()
     ratios = [row[1] for row in rows]
     known = [v for row in rows for v in row[1:4] if v is not None and v > 0]
-    low, high = log_range([*known, 1.0])
     trace = {
         "type": "scatter",
         "mode": "markers",
@@ -306,7 +315,9 @@ def effects(document: dict[str, Any], grid: Grid, metric: str, title: str) -> Ch
     layout = theme.layout(
         height=height,
         margin={"l": 170, "r": 24, "t": 12, "b": 52},
-        xaxis=theme.axis(f"ratio to {grid.baseline}, × (bars: 95 % interval)", log=True, range=[low, high]),
+        xaxis=log_axis(
+            f"ratio to {grid.baseline}, × (bars: 95 % interval)", log_range([*known, 1.0]), most_decades=2.5
+        ),
         yaxis=theme.axis("", type="category", showline=False, ticks=""),
         shapes=[
             {

@@ -122,6 +122,12 @@ def log_range(values: npt.ArrayLike, *, least_decades: float = 1.0) -> tuple[flo
     return low - air, high + air
 
 
+def log_axis(title: str, span: tuple[float, float], *, most_decades: float = 3.5, **more: Any) -> dict[str, Any]:
+    """A log axis over `span` (log10), labelled at 1, 2 and 5; beyond `most_decades` at powers of ten only."""
+    low, high = span
+    return theme.axis(title, log=True, range=[low, high], dtick="D2" if high - low <= most_decades else 1, **more)
+
+
 def level_line(y: float, text: str, *, log: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """A horizontal limit (an SLO): its shape and its label."""
     at = math.log10(y) if log else y

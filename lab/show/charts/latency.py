@@ -14,7 +14,7 @@ import numpy.typing as npt
 from lab.measure.percentile import needed, percentile_of_sorted
 from lab.measure.words import format_seconds
 from lab.show import theme
-from lab.show.charts.figure import Chart, End, end_labels, level_line, line, log_range, nothing_to_draw
+from lab.show.charts.figure import Chart, End, end_labels, level_line, line, log_axis, log_range, nothing_to_draw
 
 TICKS = (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999)
 POINTS = 120
@@ -74,7 +74,7 @@ def percentiles(
             ticktext=["0", "50 %", "90 %", "99 %", "99.9 %", "99.99 %"],
             range=[0, float(np.log10(furthest)) + 0.02],
         ),
-        yaxis=theme.axis("latency from the scheduled arrival, ms", log=True, range=list(y_range)),
+        yaxis=log_axis("latency from the scheduled arrival, ms", y_range),
         annotations=end_labels(ends, y_range, log=True, height=height - margin["t"] - margin["b"]),
     )
     if slo_s is not None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from lab.measure.words import format_rate, format_seconds
 from lab.show import theme
-from lab.show.charts.figure import MAX_POINTS, Chart, floats, log_range, nothing_to_draw
+from lab.show.charts.figure import MAX_POINTS, Chart, floats, log_axis, log_range, nothing_to_draw
 
 Series = Mapping[str, npt.NDArray[np.float32]]
 
@@ -38,14 +38,14 @@ def recorder(
     unfinished_s: int = 0,
 ) -> Chart:
     """`series` holds one value a second (lab.run.live); `memory_mib` the same by subject; `events` are (second,
-    number, label). The last `unfinished_s` seconds are left out: their records are still being written, so they would
-    show a fall that is none. `window_s` shows the last seconds only (None: all). `view` names the run and the settings
-    of the view: while it stays the same, the browser keeps the viewer's zoom."""
+    number, label). The last `unfinished_s` seconds are left out: they are not over, or their records are still being
+    written, so they would show a fall that is none. `window_s` shows the last seconds only (None: all). `view` names
+    the run and the settings of the view: while it stays the same, the browser keeps the viewer's zoom."""
     title = "Live"
     t = np.asarray(series.get("t_s", ()), dtype=np.float32)
-    t = t[: max(0, len(t) - unfinished_s)]
     if len(t) == 0:
         return nothing_to_draw(title, "no request has finished yet", height=420)
+    t = t[: max(1, len(t) - unfinished_s)]
     newest = float(t[-1]) + 1
     oldest = max(0.0, newest - window_s) if window_s else 0.0
     shown = t >= oldest - 1
@@ -88,8 +88,12 @@ def recorder(
                     "hovertemplate": f"%{{y:,.3~g}} {unit}",
                 }
             )
-        span = _log_span(np.concatenate(visible)) if is_log else {}
-        layout[f"yaxis{suffix}"] = theme.axis(axis_title, log=is_log, domain=[bottom, top], nticks=5, **span)
+        place: dict[str, Any] = {"domain": [bottom, top], "nticks": 5}
+        layout[f"yaxis{suffix}"] = (
+            log_axis(axis_title, log_range(np.concatenate(visible)), most_decades=2, **place)
+            if is_log
+            else theme.axis(axis_title, **place)
+        )
         layout[f"xaxis{suffix}"] = theme.axis(
             "seconds since the load began" if index == len(panels) - 1 else "",
             anchor=f"y{suffix}",
@@ -171,12 +175,6 @@ def _panels(series: Series, memory_mib: Series, log: bool) -> list[tuple[str, li
             False,
         ),
     ]
-
-
-def _log_span(values: npt.NDArray[np.float32]) -> dict[str, Any]:
-    """Range and labels of a log axis; over more than two decades only the powers of ten fit a panel."""
-    low, high = log_range(values)
-    return {"range": [low, high], "dtick": "D2" if high - low <= 2 else 1}
 
 
 def _mark(layout: dict[str, Any], events: Sequence[tuple[float, int, str]], oldest: float, newest: float) -> None:

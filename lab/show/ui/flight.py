@@ -138,11 +138,13 @@ def panel(folder: RunFolder, window_s: int | None, log: bool, paused: bool) -> N
         progress, figures = st.container(), st.container()
         if view.status.active:
             with progress:
-                _progress(view)
+                _progress(view, one_cell=len(folder.document["cells"]) == 1)
         summary = view.summary or _ended(folder, view)
         if summary is not None:
             with figures:
                 cards(_moment(summary))
+        elif view.status.state == "warm-up":
+            figures.caption("Warming up: figures begin when it is over; the chart shows it already.")
         declared = folder.document["experiment"]
         drawn = recorder(
             view.series,
@@ -153,7 +155,7 @@ def panel(folder: RunFolder, window_s: int | None, log: bool, paused: bool) -> N
             log=log,
             view=f"{folder.run_id} {window_s} {log}",
             # Each load worker writes once a second, and they take turns.
-            unfinished_s=(1 if declared["workload"]["workers"] == 1 else 2) if view.status.active else 0,
+            unfinished_s=2 if view.status.active and declared["workload"]["workers"] > 1 else 1,
         )
         chart.show(drawn, key="recorder", heading=False)
 
@@ -179,15 +181,21 @@ def _ended(folder: RunFolder, view: LiveView) -> Summary | None:
     return Summary.from_dict(cells[0]["summary"]) if cells else None
 
 
-def _progress(view: LiveView) -> None:
+def _progress(view: LiveView, *, one_cell: bool) -> None:
+    """State and what is in force; how far it is only where there is an end to come to."""
     status = view.status
-    words = f"{badge(status.state)} {status.phase if status.phase != status.state else ''}"
+    words = [badge(status.state)]
+    if not one_cell and status.phase != status.state:
+        words.append(status.phase)
     if view.model is not None and view.workload is not None:
-        words += f" · {view.model['name']}, {level_label('model.batching', view.model['batching'])}"
-        words += f", {_load_words(view.workload['arrival'])}"
+        batching = level_label("model.batching", view.model["batching"])
+        words.append(f"{view.model['name']}, {batching}, {_load_words(view.workload['arrival'])}")
     if status.message:
-        words += f" · {status.message}"
-    st.progress(min(1.0, max(0.0, status.progress or 0.0)), text=words)
+        words.append(status.message)
+    if one_cell:
+        st.markdown(" · ".join(words))
+    else:
+        st.progress(min(1.0, max(0.0, status.progress or 0.0)), text=" · ".join(words))
 
 
 def _load_words(arrival: dict[str, Any]) -> str:

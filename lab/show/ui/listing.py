@@ -44,9 +44,10 @@ def recent(count: int) -> None:
         st.info("Nothing has run yet. The button above makes the first one.", icon=":material/info:")
         return
     for line in lines[:count]:
-        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        link, state = st.columns([1, 1], vertical_alignment="center")
+        with link:
             open_link(line)
-            st.markdown(f"{badge(line.state)} :small[:gray[{when(line.created_utc)}]]")
+        state.markdown(f"{badge(line.state)} :small[{when(line.created_utc)}]")
     if len(lines) > count:
         st.page_link("pages/runs.py", label=f"All {len(lines)} runs", icon=":material/list:")
 

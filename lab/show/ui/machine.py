@@ -71,7 +71,7 @@ def config_viewer() -> None:
     value = {"max_batch_size": most, "max_queue_delay_us": delay_us} if batching else None
     try:
         spec = ModelSpec(name=name, batching=None if value is None else parse(Batching, value))
-        st.code(config_pbtxt(spec), language=None)  # the syntax colours are too faint to read
+        st.code(config_pbtxt(spec), language=None, height=380)  # the syntax colours are too faint to read
     except LabError as error:
         st.error(str(error), icon=":material/error:")
 
@@ -89,4 +89,5 @@ def logs() -> None:
     if not lines:
         st.caption("This log is empty: nothing was started under it yet.")
         return
-    st.code("\n".join(lines), language=None, height=320)
+    with st.container(height=320, autoscroll=True):  # the newest lines are at the end
+        st.code("\n".join(lines), language=None)
