@@ -38,7 +38,7 @@ def percentile_of_sorted(ordered: Numbers, p: float) -> float | None:
     return min(low + (high - low) * (position - below), high)  # rounding must not lift it above the larger neighbour
 
 
-def ordered_at(values: Numbers, quantiles: Iterable[float]) -> Numbers:
+def ordered_at(values: npt.NDArray[np.int64], quantiles: Iterable[float]) -> npt.NDArray[np.int64]:
     """The values with those in their sorted place that `percentile_of_sorted` reads for these quantiles, and the
     largest last; a third of the time of sorting a million."""
     n = len(values)

@@ -326,12 +326,11 @@ def test_a_request_that_the_client_gave_up_on_may_have_been_served(requests_of, 
 
 def test_a_request_given_up_before_the_first_scrape_may_be_served_after_it(requests_of, window_of, server_table):
     """Triton goes on with what waits in its queue when the client has long gone."""
-    rows = [(-5400, -5400, -400, "timeout")] * 10 + even(90, 5)
+    rows = [(500, 500, 5500, "timeout")] * 10 + even(90, 5, first_ms=6000)
     for counted, expected in ((100, False), (101, True)):
-        server = server_delta(
-            server_table({-100: {"success_count": 0}, 1100: {"success_count": counted}}), "digits", 0, 1000 * MS
-        )
-        summary = summarize(requests_of(rows), window=window_of(1000), planned=100, slo=None, server=server)
+        table = server_table({5900: {"success_count": 0}, 7100: {"success_count": counted}})
+        server = server_delta(table, "digits", 6000 * MS, 7000 * MS)
+        summary = summarize(requests_of(rows), window=window_of(7000, 6000), planned=100, slo=None, server=server)
         assert ("server_count_mismatch" in codes(summary)) is expected
 
 
