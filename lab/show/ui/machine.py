@@ -15,7 +15,7 @@ from lab.serve.triton import Server
 from lab.show.ui import reads
 from lab.spec import Batching, ModelSpec, parse
 
-LOG_LINES = 200
+LOG_LINES = 40
 
 
 def server() -> None:
@@ -71,7 +71,7 @@ def config_viewer() -> None:
     value = {"max_batch_size": most, "max_queue_delay_us": delay_us} if batching else None
     try:
         spec = ModelSpec(name=name, batching=None if value is None else parse(Batching, value))
-        st.code(config_pbtxt(spec), language=None, height=380)  # the syntax colours are too faint to read
+        st.code(config_pbtxt(spec), language=None)  # the syntax colours are too faint to read
     except LabError as error:
         st.error(str(error), icon=":material/error:")
 
@@ -89,5 +89,5 @@ def logs() -> None:
     if not lines:
         st.caption("This log is empty: nothing was started under it yet.")
         return
-    with st.container(height=320, autoscroll=True):  # the newest lines are at the end
-        st.code("\n".join(lines), language=None)
+    # The newest lines are at the end; all are shown, since a box that scrolls is out of a keyboard's reach.
+    st.code("\n".join(lines), language=None, wrap_lines=True)
