@@ -146,7 +146,8 @@ def _drawn(side: Side, seed: int) -> Floats:
     repeats, _, k = side.sums.shape
     rng = np.random.default_rng(seed)
     counts = rng.multinomial(SEGMENTS, np.full(SEGMENTS, 1 / SEGMENTS), size=(DRAWS, repeats))
-    return side.estimate(counts.reshape(DRAWS, -1).astype(np.float64) @ side.sums.reshape(-1, k))
+    # Not `@`: BLAS would start a thread a core for a product this small, on a machine that may be measuring.
+    return side.estimate(np.einsum("ds,sk->dk", counts.reshape(DRAWS, -1).astype(np.float64), side.sums.reshape(-1, k)))
 
 
 def _student(freedom: float) -> float:
