@@ -208,8 +208,11 @@ class Author:
         return self.folder
 
 
-def batching_run(run_id: str, *, duration_s: float = 3.0, repeats: int = 1, state: str = "done") -> RunFolder:
-    """A whole batching experiment. Another `state` than done stops in the middle of it."""
+def batching_run(
+    run_id: str, *, duration_s: float = 3.0, repeats: int = 1, state: str = "done", difference: float = 3.8e-6
+) -> RunFolder:
+    """A whole batching experiment, whose answers differ by `difference` between batched and alone. Another `state`
+    than done stops in the middle of it."""
     experiment = catalogue.experiment("batching")
     for path, value in {
         "workload.warmup_s": 0.5,
@@ -224,6 +227,8 @@ def batching_run(run_id: str, *, duration_s: float = 3.0, repeats: int = 1, stat
     blocks = [with_rate(block, SATURATION_RPS) for block in first + then]
     if state != "done":
         blocks = blocks[: len(first) + 3]
+    levels = [{"level": None, "max_abs_difference": difference, "equal": difference < 1e-4}]
+    author.folder.event("answers", requests=64, tolerance=1e-4, levels=levels)
     for index, block in enumerate(blocks):
         cut = 0.7 if state == "cancelled" and index == len(blocks) - 1 else None
         author.block(index, block, cut_s=cut)

@@ -17,7 +17,7 @@ from lab.run import catalogue, launch, results
 from lab.run.folder import RunFolder
 from lab.show.ui import listing, reads
 from tests.show.conftest import DONE, FAILED, STOPPED
-from tests.show.synthetic import Author
+from tests.show.synthetic import Author, batching_run
 
 PROJECT = Path(__file__).parents[2]
 PAGES = ("start", "batching", "live", "runs", "system")
@@ -211,6 +211,13 @@ def test_a_finished_comparison_opens_with_its_headline(full_home: Path, document
     assert [metric.label for metric in app.metric] == ["Served in time", "p50 latency", "p99 latency", "Mean batch"]
     titles = {data["figure"]["layout"]["yaxis"]["title"]["text"] for data in charts(app)[:2]}
     assert titles == {"latency from the scheduled arrival, ms"}
+
+
+def test_the_page_says_whether_the_answers_stayed_the_same(empty_home: Path) -> None:
+    batching_run(DONE, duration_s=1.0)
+    assert "Same answers, batched or alone: 64 requests" in words(open_page("batching", run=DONE))
+    batching_run(STOPPED, duration_s=1.0, difference=0.02)
+    assert "The answers differ: by up to 2.0e-02 where 0.0001 is allowed." in words(open_page("batching", run=STOPPED))
 
 
 def test_the_link_chooses_level_and_load(full_home: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from lab.measure.words import NOT_MEASURED, format_metric, format_seconds, metric_label
+from lab.measure.words import NOT_MEASURED, format_metric, format_seconds, metric_label, plural
 from lab.run.folder import RunFolder
 from lab.run.status import Status
 from lab.show import bets
@@ -126,6 +126,8 @@ def happened(folder: RunFolder, document: dict[str, Any], bet: tuple[str | None,
     st.markdown(f"#### {headline.rstrip('.')}.")
     if more:
         st.markdown(more)
+    if document["answers"]:
+        _answers(document["answers"])
     if not grid.levels:
         st.info("No cell was measured before the run ended.", icon=":material/info:")
         return grid, ""
@@ -200,6 +202,19 @@ def try_next(model: str) -> None:
     )
     st.page_link("pages/live.py", label="Toggle batching under a load that goes on", icon=":material/monitoring:")
     st.page_link("pages/system.py", label="Read the config.pbtxt that did it", icon=":material/dns:")
+
+
+def _answers(answers: dict[str, Any]) -> None:
+    """A speed-up counts only when the answers stayed the same."""
+    levels, largest = answers["levels"], max(level["max_abs_difference"] for level in answers["levels"])
+    if all(level["equal"] for level in levels):
+        st.caption(
+            f"Same answers, batched or alone: {plural(answers['requests'], 'request')} on {len(levels)} levels, "
+            f"largest difference {largest:.1e}."
+        )
+    else:
+        text = f"The answers differ: by up to {largest:.1e} where {answers['tolerance']:g} is allowed."
+        st.error(f"{text} A faster wrong answer is no gain.", icon=":material/error:")
 
 
 def _card(grid: Grid, document: dict[str, Any], level: str, load: str, field: str) -> Card:
