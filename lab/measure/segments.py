@@ -25,8 +25,8 @@ Block = tuple[Requests, Window]
 Floats = npt.NDArray[np.float64]
 
 SEGMENTS = 5
-"""Stretches of a window that are taken as independent. Few, so that a queue forgets within one: with ten, pairs of
-equal settings at 80 to 95 % load were called different 1.5 times as often."""
+"""Stretches of a window that are taken as independent. Few, so that a queue forgets within one: with ten, simulated
+pairs of equal settings were called different a quarter more often."""
 STRETCHES = 4 * SEGMENTS
 """Finer ones, to see in how many places the slow requests came."""
 BINS = 250
