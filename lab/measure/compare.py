@@ -10,8 +10,8 @@ Both sides were measured in n repeats with the same scheduled arrivals. Two thin
   moderated: pooled with an expected one (segments.START_SD), as in moderated t statistics (Smyth 2004, "Linear models
   and empirical Bayes methods", section 3). With a single repeat the expected one is all there is.
 
-The interval is Student's t on the log ratio, degrees of freedom by Satterthwaite. On simulated queues with stalls, starts
-of which differ by 1 %, 200 pairs of equal settings each at 10, 80, 95 and 120 % load: a judge's metric was called
+The interval is Student's t on the log ratio, degrees of freedom by Satterthwaite. On simulated queues with stalls,
+whose starts differ by 1 %, 200 pairs of equal settings each at 10, 80, 95 and 120 % load, a metric was called
 different in 0 to 2.5 % of them, p50 above saturation in 5 %, p99 at 95 % load in 6.5 %. A 20 % slowdown was found in at
 least 39 of 40 on p50, and always on throughput above saturation. tests/measure/test_compare.py repeats a part of that.
 """
