@@ -196,6 +196,32 @@ def test_who_runs_together(make: Callable[..., Engine], scheduler: str, expected
     assert batch_sizes(make(scheduler=scheduler, max_batch_size=2), [1, 4, 1, 2]) == expected
 
 
+@pytest.mark.parametrize(("scheduler", "expected"), [("static", [2, 2, 2]), ("continuous", [2, 1, 1])])
+def test_a_static_batch_computes_the_rows_of_those_that_ended(
+    make: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch, scheduler: str, expected: list[int]
+) -> None:
+    engine, computed = make(scheduler=scheduler, max_batch_size=2), []
+    decode = type(engine.decoder).decode
+
+    def spy(self: Any, tokens: list[int], *rest: Any) -> Any:
+        computed.append(len(tokens))
+        return decode(self, tokens, *rest)
+
+    monkeypatch.setattr(type(engine.decoder), "decode", spy)
+    assert batch_sizes(engine, [2, 4]) == [2, 2, 1, 1]
+    assert computed == expected
+
+
+def test_padding_does_not_touch_a_prompt_that_is_still_being_read(
+    make: Callable[..., Engine], alone: Callable[..., list[int]]
+) -> None:
+    engine, long = make(scheduler="static", max_batch_size=2, prefill_tokens=8), list(range(40))
+    wish = {**GREEDY, "max_tokens": 10}
+    outputs = run_to_end(engine, [engine.request("short", PROMPT, wish), engine.request("long", long, wish)])
+    assert tokens(outputs["short"]) == alone(PROMPT, **wish)
+    assert tokens(outputs["long"]) == alone(long, **wish)
+
+
 def test_first_come_first_served_even_when_a_later_one_would_fit(make: Callable[..., Engine]) -> None:
     engine = make(max_batch_size=4, max_tokens_in_cache=40)
     for id, length, answer_length in (("a", 20, 8), ("big", 30, 4), ("small", 1, 2)):

@@ -4,8 +4,9 @@
        ▲                  │
        └────preempt───────┘   the cache is full: the youngest gives its place up and is read anew later
 
-Schedulers: "one" serves a request at a time; "static" fills a batch and lets nobody in until its last member ends;
-"continuous" lets requests join and leave between any two steps. Admission is first come, first served: a request
+Schedulers: "one" serves a request at a time; "static" fills a batch and lets nobody in until its last member ends,
+computing the rows of those that ended as padding, as transformers' generate() does; "continuous" lets requests join
+and leave between any two steps. Admission is first come, first served: a request
 that does not fit yet is not overtaken. Rows stay dense: when a request leaves, the last row moves into its place.
 
 `kv_cache=False` keeps no keys and values: every step reads every running request from its first token.
@@ -77,6 +78,7 @@ class Engine:
         self._requests: dict[str, Request] = {}  # waiting and running
         self._cancelled: dict[str, Request] = {}
         self._arrivals = 0
+        self._batch = 0  # rows that a step computes at least: the size of the static batch
 
     # --- what callers do ------------------------------------------------------------------------------------------
 
@@ -160,6 +162,7 @@ class Engine:
             return
         while self.waiting and len(self.running) < self.slots and self._fits(self.waiting[0]):
             self.running.append(self.waiting.popleft())
+        self._batch = len(self.running) if self.options.scheduler == "static" else 0
 
     def _fits(self, request: Request) -> bool:
         """Whether all its tokens do and, with company, one more for everybody: else the first step would preempt."""
@@ -189,13 +192,15 @@ class Engine:
             return []
         # A row among them whose prompt is still being read computes along: what it stores is overwritten by the
         # prompt's next piece, and its logits are not looked at.
-        rows = self.running[: ready[-1] + 1]
+        rows = self.running[: max(ready[-1] + 1, self._batch)]
+        tokens, positions = [request.tokens[-1] for request in rows], [request.cached for request in rows]
+        padding = max(0, self._batch - len(rows))
         assert self.cache is not None  # noqa: S101
-        logits = self.decoder.decode([r.tokens[-1] for r in rows], [r.cached for r in rows], self.cache)
+        logits = self.decoder.decode(tokens + [0] * padding, positions + positions[-1:] * padding, self.cache)
         requests = [rows[row] for row in ready]
         for request in requests:
             request.cached += 1
-        outputs = self._take(requests, logits if len(ready) == len(rows) else logits[ready])
+        outputs = self._take(requests, logits if len(ready) == len(logits) else logits[ready])
         self.counters.decode_s += (time.perf_counter_ns() - began) / 1e9
         return outputs
 
