@@ -27,5 +27,7 @@ if not status.active:
                 icon=":material/stacks:",
                 query_params={"run": folder.run_id},
             )
-        st.page_link("pages/live.py", label="Start another load", icon=":material/play_arrow:", query_params={})
         st.page_link("pages/runs.py", label="All runs", icon=":material/list:")
+        if st.button("Start another load", key="another", type="tertiary", icon=":material/play_arrow:"):
+            del st.query_params["run"]
+            st.rerun()

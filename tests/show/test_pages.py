@@ -308,6 +308,14 @@ def test_an_interrupted_run_says_so_and_offers_no_stop(empty_home: Path) -> None
     assert "stop" not in [button.key for button in app.button]
 
 
+def test_from_a_run_that_ended_another_load_can_be_started(full_home: Path) -> None:
+    app = open_page("live", run=DONE)
+    app.button(key="another").click().run()
+    assert app.title[0].value == "Live run"
+    assert "run" not in app.query_params
+    assert app.button(key="start_live")
+
+
 def test_a_failed_run_names_the_cause(full_home: Path) -> None:
     app = open_page("live", run=FAILED)
     assert "The run failed: the server died while the load ran: signal 9" in app.error[0].value
