@@ -25,6 +25,8 @@ from lab.run.status import Status
 from lab.spec import ClosedLoop, Experiment, Workload, parse
 
 RECENT_S = 60
+FLUSH_NS = 500_000_000
+"""A load worker writes its rows this often at the latest: the last moment of which all is known lies this far back."""
 SERVER_FIELDS = ("queue_ns", "queue_count", "compute_input_ns", "compute_infer_ns", "compute_output_ns")
 
 
@@ -87,7 +89,7 @@ class Live:
     def _summary(self, start: dict[str, Any], fresh: pa.Table) -> Summary | None:
         if start["block"] != self._block:
             self._block, self._block_rows = start["block"], []
-        now_ns = time.perf_counter_ns()
+        now_ns = time.perf_counter_ns() - FLUSH_NS
         recent_ns = now_ns - RECENT_S * SECOND_NS
         rows = fresh.filter(pc.equal(fresh["block"], self._block))
         self._block_rows = [
