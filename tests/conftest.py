@@ -17,6 +17,16 @@ from lab.serve import installation
 from lab.serve.triton import Server
 
 SHARED = ("downloads", "triton", "models")
+TIERS = ("gpu", "triton", "browser")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Quick tiers first: what needs no server, then Triton, then the browser."""
+
+    def tier(item: pytest.Item) -> int:
+        return max((n for n, name in enumerate(TIERS, start=1) if item.get_closest_marker(name)), default=0)
+
+    items.sort(key=tier)  # stable: within a tier the order of the files stands
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -37,6 +37,7 @@ def start_live(model: ModelSpec, run_id: str, *, rate_rps: float = 50.0, duratio
     """Start an open-ended load on `model`, to be changed by hand while it runs (control.send)."""
     setting = "model=" + json.dumps(model.model_dump(mode="json", exclude_unset=True))
     arguments = ["load", "--model", model.name, "--rate", str(rate_rps), "--duration", str(duration_s)]
+    arguments += ["--warmup", "1"]
     return _spawn([*arguments, f"--set={setting}"], run_id)
 
 

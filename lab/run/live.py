@@ -91,7 +91,8 @@ class Live:
             self._block, self._block_rows = start["block"], []
         now_ns = time.perf_counter_ns() - FLUSH_NS
         recent_ns = now_ns - RECENT_S * SECOND_NS
-        rows = fresh.filter(pc.equal(fresh["block"], self._block))
+        recent = pc.greater_equal(fresh["done_ns"], recent_ns)
+        rows = fresh.filter(pc.and_(pc.equal(fresh["block"], self._block), recent))
         self._block_rows = [
             t for t in [*self._block_rows, rows] if t.num_rows and pc.max(t["done_ns"]).as_py() >= recent_ns
         ]
@@ -160,8 +161,8 @@ def _memory(telemetry: pa.Table, origin_ns: int, seconds: int) -> dict[str, Any]
 def _moments(
     starts: list[dict[str, Any]], events: list[dict[str, Any]], origin_ns: int, experiment: Experiment
 ) -> list[tuple[float, int, str]]:
-    moments = [(event["t_ns"], f"{event['field']} → {_shown(event)}") for event in events if event["kind"] == "change"]
-    moments += [(event["t_ns"], f"server died: {event['text']}") for event in events if event["kind"] == "died"]
+    moments = [(e["t_ns"], level_label(f"model.{e['field']}", e["to"])) for e in events if e["kind"] == "change"]
+    moments += [(e["t_ns"], f"server died: {e['text']}") for e in events if e["kind"] == "died"]
     if len(starts) > 1:
         cells = experiment.cells()
         for start in starts:
@@ -175,7 +176,3 @@ def _moments(
             moments.append((start["start_ns"], ", ".join(labels)))
     moments.sort()
     return [((t_ns - origin_ns) / 1e9, number, label) for number, (t_ns, label) in enumerate(moments, start=1)]
-
-
-def _shown(event: dict[str, Any]) -> str:
-    return level_label("model.batching", event["to"]) if event["field"] == "batching" else f"{event['to']:g}"

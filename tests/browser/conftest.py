@@ -41,8 +41,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.browser)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Chromium for a file of tests; not for the session, because Playwright's event loop stays open with it and other
+    tests run loops of their own."""
     chromium = shutil.which("chromium")
     if chromium is None:
         _unavailable("there is no chromium; as root, `apt-get install chromium`")
@@ -61,7 +63,7 @@ def _unavailable(reason: str) -> None:
     pytest.skip(reason)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def dashboard(lab_home: Path, browser: Browser) -> Iterator[Dashboard]:
     with serving(lab_home) as found:
         yield found

@@ -133,7 +133,7 @@ def _sent_between(folder, from_ns, to_ns):
     return int(((sent >= from_ns) & (sent < to_ns)).sum())
 
 
-def test_a_server_killed_in_mid_run_ends_it_failed_with_the_time_of_death(lab_home):
+def test_a_server_killed_in_mid_run_ends_it_failed_with_the_time_of_death(triton_installed):
     experiment = short(duration_s=60.0)
     folder = runner.create(experiment, new_run_id("load"), quick=False, settings=[], url=None)
     caught = []

@@ -93,6 +93,7 @@ export default function ({ data, parentElement }) {
   }
   state.data = data;
   plot.setAttribute("aria-label", data.alt);
+  plot.setAttribute("role", "img"); // not before it has its label: an image without words is a fault to a reader
   plot.style.height = `${data.figure.layout.height}px`;
   draw(state);
   return () => {

@@ -26,7 +26,7 @@ _COMPONENT = st.components.v2.component(
     html=(
         "<div class='lab-chart'>\n"
         "<button type='button' class='lab-reset' hidden>Reset zoom</button>\n"
-        "<div class='lab-plot' role='img'></div>\n</div>"
+        "<div class='lab-plot'></div>\n</div>"
     ),
     css=(
         ".lab-chart { position: relative; }\n"
