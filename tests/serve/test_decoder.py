@@ -109,6 +109,20 @@ def test_same_tokens_alone_and_in_any_batch(tiny: Decoder, truth: Any, cached: b
     assert greedy(tiny, prompts, slots, cached, 16) == expected
 
 
+def test_a_decode_step_in_bf16_does_not_depend_on_the_company_to_the_last_bit(tiny_folder: Path) -> None:
+    decoder = Decoder.load(tiny_folder, torch.bfloat16)
+    lengths = [3, 11, 70, 1]
+    prompts = [[(7 * i + length) % 256 for i in range(length)] for length in lengths]
+    together = KVCache(decoder.config, 4, 128, torch.bfloat16)
+    for slot, prompt in enumerate(prompts):
+        decoder.prefill([Span(prompt, slot)], together)
+    logits = decoder.decode([5, 6, 7, 8], lengths, together)
+    for slot, prompt in enumerate(prompts):
+        alone = KVCache(decoder.config, 1, 128, torch.bfloat16)
+        decoder.prefill([Span(prompt)], alone)
+        assert torch.equal(decoder.decode([5 + slot], [lengths[slot]], alone)[0], logits[slot])
+
+
 def test_what_a_slot_held_before_does_not_matter(tiny: Decoder) -> None:
     cache = KVCache(tiny.config, 2, 32, torch.float32)
     cache.kv.uniform_(-50, 50)

@@ -27,6 +27,10 @@ from .llama_config import LlamaConfig
 Attend = Callable[[int, Tensor], Tensor]
 """(layer, qkv [n, heads + 2 kv_heads, head_dim], rotated) → attention's answer [n, heads × head_dim]."""
 
+WINDOW = 64
+"""A decode step looks back over a multiple of so many places, the later ones masked: then bf16 sums come out the same
+to the last bit whether a sequence is alone or beside longer ones."""
+
 
 @dataclass(frozen=True)
 class Span:
@@ -209,18 +213,18 @@ class Decoder:
         """One token of each sequence; row r is slot r. Token r stands at positions[r], the number of tokens that its
         slot holds; its keys and values are stored there. Logits [n, vocabulary]."""
         config, rows = self.config, len(tokens)
-        at, length = self._indices(positions), max(positions) + 1
+        at = self._indices(positions)
+        length = min(cache.tokens, -(-(max(positions) + 1) // WINDOW) * WINDOW)
         # The cache of a layer as one long list of heads' tokens; places [rows × 2 kv_heads] are this step's in it.
         stores = cache.kv.flatten(1, 3).unbind()
         places = (torch.arange(rows * 2 * config.kv_heads, device=self.device) * cache.tokens).view(rows, -1)
         places = (places + at[:, None]).flatten()
         # A tensor [rows, kv_heads, length, head_dim] a layer.
         keys, values = (half.unbind() for half in cache.kv[:, :rows, :, :length].chunk(2, dim=2))
-        mask = None
-        if min(positions) + 1 < length:  # [rows, 1, 1, length]: 0 where row r may look, else minus infinity
-            later = torch.arange(length, device=self.device) > at[:, None]
-            mask = torch.zeros(later.shape, dtype=self.dtype, device=self.device).masked_fill_(later, -torch.inf)
-            mask = mask[:, None, None, :]
+        later = torch.arange(length, device=self.device) > at[:, None]
+        mask = torch.zeros(later.shape, dtype=self.dtype, device=self.device).masked_fill_(later, -torch.inf)
+        mask = mask[:, None, None, :]  # 0 where the row may look
+
         # The query heads that share a key head are taken for several queries of that head: no copy of the keys.
         group = (rows, config.kv_heads, config.heads // config.kv_heads, config.head_dim)
 
