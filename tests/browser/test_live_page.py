@@ -27,7 +27,7 @@ def open_live(page: Page, dashboard: Dashboard, run_id: str, **params: str) -> N
     page.goto(dashboard.page("live", run=run_id, **params))
     page.wait_for_selector(f"{PLOT} .main-svg", timeout=LIMIT_MS)
     # Two whole seconds drawn: there is something to zoom into.
-    page.wait_for_function("() => document.querySelector('.lab-plot')._fullData?.[1]?._length >= 3")
+    page.wait_for_function("() => document.querySelector('.lab-plot')?._fullData?.[1]?._length >= 3")
 
 
 def after_ticks(page: Page, ticks: int) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def test_zoom_and_legend_stay_while_the_data_moves(page: Page, dashboard: Dashbo
     page.mouse.up()
     expect(page.get_by_role("button", name="Reset zoom")).to_be_visible()
     page.locator(f"{PLOT} .legend2toggle").nth(1).click()  # p50, p95, p99
-    page.wait_for_function("() => document.querySelector('.lab-plot').data.some((t) => t.visible === 'legendonly')")
+    page.wait_for_function("() => document.querySelector('.lab-plot')?.data?.some((t) => t.visible === 'legendonly')")
     before = page.evaluate(READ)
     after = after_ticks(page, 3)
     assert after["newest"] > before["newest"]
@@ -111,7 +111,7 @@ def test_a_change_is_applied_and_its_moment_marked(page: Page, dashboard: Dashbo
     rate.fill("150")
     rate.press("Enter")
     expect(page.get_by_text(re.compile(r"1\s+rate"))).to_be_visible(timeout=LIMIT_MS)
-    line = "() => document.querySelector('.lab-plot').layout.shapes.filter((s) => s.xref === 'x').length"
+    line = "() => document.querySelector('.lab-plot')?.layout.shapes.filter((s) => s.xref === 'x').length"
     assert page.evaluate(line) == 1
     expect(page.get_by_text("150 req/s").first).to_be_visible(timeout=LIMIT_MS)
 

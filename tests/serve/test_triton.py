@@ -324,6 +324,8 @@ def test_requests_rows_and_executions_are_three_counts(triton_server):
     )
     triton_server.load(spec)
     ask(triton_server, "counted", [[0.0]] * 8, "SLEEP_S", "BATCH")
+    # Triton answers before it counts.
+    until(lambda: counters(triton_server, "counted")["success_count"] == 1)
     first = counters(triton_server, "counted")
     assert [first[name] for name in ("success_count", "inference_count", "execution_count")] == [1, 8, 1]
     batches = []
@@ -338,6 +340,7 @@ def test_requests_rows_and_executions_are_three_counts(triton_server):
     for call in calls:
         call.join()
     assert batches == [8] * 8  # the batch was full long before the 5 s were over
+    until(lambda: counters(triton_server, "counted")["success_count"] == 9)
     then = counters(triton_server, "counted")
     assert [then[name] for name in ("success_count", "inference_count", "execution_count")] == [9, 16, 2]
     assert then["batch_count:8"] == 2
