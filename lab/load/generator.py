@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
+from lab import priority
 from lab.errors import InputError, RunError
 from lab.measure.records import Window
 from lab.spec import ClosedLoop, ModelSpec, Trace, Workload
@@ -71,8 +72,9 @@ class _Worker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                process_group=0,  # a terminal's Ctrl-C goes to the run, which decides what becomes of its workers
+                start_new_session=True,  # a terminal's Ctrl-C goes to the run, which decides about its workers
             )
+        priority.give(self.process.pid, priority.MEASURED)
         self.stdin, self.stdout = cast(IO[bytes], self.process.stdin), cast(IO[bytes], self.process.stdout)
         os.set_blocking(self.stdout.fileno(), False)
         self._rest = b""

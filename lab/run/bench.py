@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from types import TracebackType
 
+from lab import priority
 from lab.errors import InputError, RunError, ServerError
 from lab.home import home
 from lab.load.generator import Generator, Job, Progress
@@ -99,6 +100,7 @@ class Bench:
             planned=progress.planned,
             workload=workload.model_dump(mode="json"),
             model=model.model_dump(mode="json"),
+            niceness=self._niceness(),
             **asdict(window),
         )
         boundaries = [window.start_ns, window.measured_from_ns, window.end_ns]
@@ -124,6 +126,10 @@ class Bench:
         self._scrape([model.name])
         folder.event("block_end", block=index, planned=planned, end_ns=min(cut_ns or window.end_ns, window.end_ns))
         return progress
+
+    def _niceness(self) -> dict[str, int | None]:
+        server = None if self.server.pid is None else priority.of(self.server.pid)
+        return {"client": priority.of(self._generator.pids[0]), "server": server}
 
     def _changes(self, model: ModelSpec, workload: object) -> Iterator[Change]:
         for raw in self.inbox.new():

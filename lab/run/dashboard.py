@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
+from lab import priority
 from lab.errors import LabError, RunError
 from lab.home import home
 from lab.serve import ports
@@ -80,7 +81,9 @@ def _start_server(report: Report) -> Server | None:
 def _start_streamlit(port: int) -> Process:
     options = [f"--server.port={port}", "--server.address=127.0.0.1", "--server.headless=true"]
     command = [sys.executable, "-m", "streamlit", "run", str(PROJECT / "app.py"), *options]
-    return Process(command, {**os.environ, "PYTHONPATH": str(PROJECT)}, home() / "streamlit.log")
+    return Process(
+        command, {**os.environ, "PYTHONPATH": str(PROJECT)}, home() / "streamlit.log", niceness=priority.WATCHING
+    )
 
 
 def _wait_for_page(streamlit: Process, port: int, stopped: Callable[[], bool]) -> None:

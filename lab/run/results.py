@@ -59,6 +59,7 @@ def compute(folder: RunFolder, *, state: str) -> dict[str, Any]:
         "environment": {
             **folder.document["environment"],
             "triton": next((e["triton"] for e in events if e["kind"] == "serving"), None),
+            "niceness": next((e.get("niceness") for e in events if e["kind"] == "block_start"), None),
         },
         "cells": [
             {

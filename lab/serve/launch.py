@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from lab import priority
 from lab.errors import ServerError
 from lab.serve import installation, leftovers, ports
 from lab.serve.process import Process, born, last_lines
@@ -68,7 +69,7 @@ def _try(command: list[str], repository: Path, log: Path, picked: Sequence[int])
         f"--backend-config=python,shm-region-prefix-name={prefix}",
     ]
     try:
-        process = Process([*command, *flags], installation.environment(), log)
+        process = Process([*command, *flags], installation.environment(), log, niceness=priority.MEASURED)
     except OSError as error:
         raise ServerError(f"Triton could not be started: {error}") from None
     state = ServerRecord(

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import psutil
 
+from lab import priority
+
 LOG_BYTES = 5_000_000
 """A log is moved to NAME.1 at this size, so both together hold at most twice as much."""
 
@@ -36,11 +38,12 @@ class Process:
     """Runs `command` (a program's path and its arguments) in its own session, so that Ctrl-C reaches the owner only,
     which then stops the child in order. OSError when it cannot be started."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path, *, niceness: int = 0) -> None:
         self._child: subprocess.Popen[bytes] | None = None
         self._error: OSError | None = None
         self._started = threading.Event()
         self._log = log
+        self._niceness = niceness
         keeper = threading.Thread(target=self._keep, args=(list(command), dict(environment)), daemon=True)
         keeper.name = f"keeper of {Path(command[0]).name}"
         keeper.start()
@@ -81,6 +84,7 @@ class Process:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+            priority.give(self._child.pid, self._niceness)
         except OSError as error:
             self._error = error
             return

@@ -1,0 +1,42 @@
+"""Nice values of a process and its session; without the privilege nothing changes and nothing fails."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lab import priority
+
+
+@pytest.fixture
+def sleeper():
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_anybody_may_step_back(sleeper):
+    assert priority.give(sleeper.pid, priority.WATCHING)
+    assert priority.of(sleeper.pid) == priority.WATCHING
+    autogroup = Path(f"/proc/{sleeper.pid}/autogroup")
+    if autogroup.exists():
+        assert autogroup.read_text().split()[-1] == str(priority.WATCHING)
+
+
+def test_going_first_needs_the_privilege_and_its_lack_is_no_error(sleeper, monkeypatch):
+    def refuse(*_):
+        raise PermissionError("not allowed")
+
+    monkeypatch.setattr(os, "setpriority", refuse)
+    assert not priority.give(sleeper.pid, priority.MEASURED)
+    assert priority.of(sleeper.pid) == 0
+
+
+def test_a_process_that_is_gone_has_none(sleeper):
+    sleeper.kill()
+    sleeper.wait()
+    assert not priority.give(sleeper.pid, priority.WATCHING)
+    assert priority.of(sleeper.pid) is None
