@@ -24,6 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.table import Row, main, say
+from lab import priority
 from lab.home import home
 from lab.load.ceiling import ceiling
 from lab.load.generator import Generator, Job
@@ -96,7 +97,9 @@ def rows_for(lab: Lab, peer: Path, model: ModelSpec, in_flight: int) -> list[Row
     ]
     if in_flight == 1:
         ratio = median([a.p50_s / b.p50_s for a, b in zip(ours, theirs, strict=False)])
-        rows.append(Row(f"p50 beside perf_analyzer's, {what}", ratio, "ratio", "<= 1.05", len(theirs), note))
+        rows.append(Row(f"p50 beside perf_analyzer's, {what}", ratio, "ratio", None, len(theirs), note))
+        off = None if ratio is None else abs(ratio - 1)
+        rows.append(Row(f"p50 off perf_analyzer's by, {what}", off, "", "<= 0.05", len(theirs), note))
     return rows
 
 
@@ -129,11 +132,15 @@ def perf_analyzer(peer: Path, server: Server, model: ModelSpec, in_flight: int) 
     """Three windows of half a second, after its own warm-up."""
     command = [str(peer), "-m", model.name, "-u", server.grpc_url, "-i", "grpc", "-p", "500", "-s", "100"]
     command += ["--concurrency-range", str(in_flight)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    throughput = re.search(r"Throughput: ([\d.]+) infer/sec", done.stdout)
-    p50 = re.search(r"p50 latency: (\d+) usec", done.stdout)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    priority.give(process.pid, priority.MEASURED)  # as the lab's own workers get, or the ratio would be unfair
+    said, _ = process.communicate(timeout=300)
+    throughput = re.search(r"Throughput: ([\d.]+) infer/sec", said)
+    p50 = re.search(r"p50 latency: (\d+) usec", said)
     if throughput is None or p50 is None:
-        raise SystemExit(f"perf_analyzer gave no figures: {(done.stderr or done.stdout).strip()[-300:]}")
+        raise SystemExit(f"perf_analyzer gave no figures: {said.strip()[-300:]}")
     return Figures(float(throughput[1]), int(p50[1]) / 1e6)
 
 
