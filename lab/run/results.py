@@ -7,7 +7,7 @@ so that opening an old run need not read its records again.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from lab.measure.records import OK, OUTCOMES, Requests, Window
 from lab.measure.server import ServerDelta, server_delta
 from lab.measure.summary import Summary, summarize
 from lab.measure.verdict import CellResult, Verdict, verdict
+from lab.measure.words import join, level_label
 from lab.run.folder import RunFolder
 from lab.spec import ClosedLoop, Experiment, Workload, parse
 
@@ -48,8 +49,11 @@ def compute(folder: RunFolder, *, state: str) -> dict[str, Any]:
     """The same document, computed anew from the records."""
     experiment = parse(Experiment, folder.document["experiment"])
     blocks = block_results(folder, experiment)
-    found = _verdict(experiment, blocks, state)
     events = folder.events()
+    answers = next((_without_stamp(e) for e in events if e["kind"] == "answers"), None)
+    found = _verdict(experiment, blocks)
+    if answers is not None and (differ := _unequal(experiment, answers)):
+        found = replace(found, holds=None, text=differ)
     cells = experiment.cells()
     return {
         "run": folder.document["run"],
@@ -70,7 +74,7 @@ def compute(folder: RunFolder, *, state: str) -> dict[str, Any]:
             }
             for b in blocks
         ],
-        "answers": next((_without_stamp(e) for e in events if e["kind"] == "answers"), None),
+        "answers": answers,
         "verdict": found.to_dict(),
         "problems": _problems(folder, events, blocks),
     }
@@ -168,7 +172,7 @@ def most_common_failure(folder: RunFolder) -> str:
     return f"{count} × {OUTCOMES[outcome]}: {detail}"
 
 
-def _verdict(experiment: Experiment, blocks: list[BlockResult], state: str) -> Verdict:
+def _verdict(experiment: Experiment, blocks: list[BlockResult]) -> Verdict:
     cells = experiment.cells()
     grouped = []
     for index, cell in enumerate(cells):
@@ -179,6 +183,19 @@ def _verdict(experiment: Experiment, blocks: list[BlockResult], state: str) -> V
         (cells[b.cell].factors.get(factor) if factor else None, b.summary) for b in blocks if b.role == "saturation"
     ]
     return verdict(experiment, grouped, saturation)
+
+
+def _unequal(experiment: Experiment, answers: dict[str, Any]) -> str:
+    """Why no speed-up is told when some level gives other answers than the baseline; "" when all agree."""
+    other = [level for level in answers["levels"] if not level["equal"]]
+    if not other or experiment.judge is None:
+        return ""
+    labels = join([level_label(experiment.judge.factor, level["level"]) for level in other])
+    largest = max(level["max_abs_difference"] for level in other)
+    return (
+        f"No verdict: {labels} gives other answers than {level_label(experiment.judge.factor, experiment.judge.baseline)}"
+        f" (up to {largest:.2g} apart, {answers['tolerance']:g} is allowed), so a speed-up would compare two things."
+    )
 
 
 def _problems(folder: RunFolder, events: list[dict[str, Any]], blocks: list[BlockResult]) -> list[dict[str, Any]]:

@@ -38,3 +38,21 @@ def test_the_company_that_a_sleeper_ran_in_is_no_answer():
     alone = [{"SLEPT_S": np.array([[0.01]], np.float32), "BATCH": np.array([[1]], np.int32)}]
     joined = [{"SLEPT_S": np.array([[0.01]], np.float32), "BATCH": np.array([[8]], np.int32)}]
     assert compare_answers(blocks("off", "on"), [alone, joined], "off")["levels"][1]["equal"] is True
+
+
+def test_no_speed_up_is_told_where_answers_differ():
+    from experiments.batching import EXPERIMENT
+    from lab.run.results import _unequal
+
+    level = {"max_batch_size": 32, "max_queue_delay_us": 500}
+    told = _unequal(
+        EXPERIMENT,
+        {
+            "tolerance": 1e-4,
+            "levels": [
+                {"level": None, "equal": True, "max_abs_difference": 0.0},
+                {"level": level, "equal": False, "max_abs_difference": 0.5},
+            ],
+        },
+    )
+    assert told.startswith("No verdict: batching on, 0.5 ms delay gives other answers than batching off (up to 0.5")
