@@ -190,11 +190,12 @@ def _unequal(experiment: Experiment, answers: dict[str, Any]) -> str:
     other = [level for level in answers["levels"] if not level["equal"]]
     if not other or experiment.judge is None:
         return ""
-    labels = join([level_label(experiment.judge.factor, level["level"]) for level in other])
+    factor, baseline = experiment.judge.factor, experiment.judge.baseline
+    labels = join([level_label(factor, level["level"]) for level in other])
     largest = max(level["max_abs_difference"] for level in other)
     return (
-        f"No verdict: {labels} gives other answers than {level_label(experiment.judge.factor, experiment.judge.baseline)}"
-        f" (up to {largest:.2g} apart, {answers['tolerance']:g} is allowed), so a speed-up would compare two things."
+        f"No verdict: {labels} gives other answers than {level_label(factor, baseline)} (up to {largest:.2g} apart, "
+        f"{answers['tolerance']:g} is allowed), so a speed-up would compare two different things."
     )
 
 
