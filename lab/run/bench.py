@@ -10,17 +10,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from types import TracebackType
+from typing import Any
 
 from lab import priority
-from lab.errors import InputError, RunError, ServerError
+from lab.errors import InputError, LabError, ModelError, RunError
 from lab.home import home
 from lab.load.generator import Generator, Job, Progress
-from lab.run.control import Change, Inbox, checked
+from lab.run.control import Inbox, checked
 from lab.run.folder import RunFolder
 from lab.run.plan import Block
 from lab.serve.metrics import scrape
 from lab.serve.triton import Server
-from lab.spec import ModelSpec
+from lab.spec import ModelSpec, Workload
 from lab.watch.sampler import Sampler
 
 TICK_S = 0.1
@@ -62,6 +63,7 @@ class Bench:
         self._stopped = stopped
         self._in_force: dict[str, ModelSpec] = {}
         self._next_scrape_ns = 0
+        self._died_ns: int | None = None
         self._generator = Generator(folder.path, workers)
         self._sampler = Sampler(folder, server_pid=server.pid, extra_pids={"client": self._generator.pids})
 
@@ -106,58 +108,58 @@ class Bench:
         boundaries = [window.start_ns, window.measured_from_ns, window.end_ns]
         cut_ns: int | None = None
         planned = progress.planned
-        while not progress.done:
-            now = time.perf_counter_ns()
-            if cut_ns is None:
-                planned = progress.planned  # a stop forgets the arrivals that will not come; the block still owes them
-            if now >= self._next_scrape_ns or (boundaries and now >= boundaries[0]):
-                self._scrape([model.name])
-                boundaries = [b for b in boundaries if b > now]
-            for change in self._changes(model, workload):
-                model, workload = change.model, change.workload
-                self._apply(change)
-            if (self.stop_asked or self._stopped()) and cut_ns is None:
-                cut_ns = time.perf_counter_ns()
-                generator.cancel()
-            self._check_server()
-            on_tick(_phase(now, window.measured_from_ns, window.end_ns, cut_ns), progress)
-            time.sleep(TICK_S)
-            progress = generator.poll()
-        self._scrape([model.name])
-        folder.event("block_end", block=index, planned=planned, end_ns=min(cut_ns or window.end_ns, window.end_ns))
+        try:
+            while not progress.done:
+                now = time.perf_counter_ns()
+                if cut_ns is None:
+                    # A stop forgets the arrivals that will not come; the block still owes them.
+                    planned = progress.planned
+                if now >= self._next_scrape_ns or (boundaries and now >= boundaries[0]):
+                    self._scrape([model.name])
+                    boundaries = [b for b in boundaries if b > now]
+                for raw in self.inbox.new():
+                    model, workload = self._change(raw, model, workload)
+                if (self.stop_asked or self._stopped()) and cut_ns is None:
+                    cut_ns = time.perf_counter_ns()
+                    generator.cancel()
+                self._check_server()
+                on_tick(_phase(now, window.measured_from_ns, window.end_ns, cut_ns), progress)
+                time.sleep(TICK_S)
+                progress = generator.poll()
+            self._scrape([model.name])
+        except (LabError, OSError):
+            cut_ns = self._died_ns or time.perf_counter_ns()
+            raise
+        finally:
+            # Figures end where the load did, which a stop or a death makes earlier than planned.
+            end_ns = window.end_ns if cut_ns is None else min(cut_ns, window.end_ns)
+            folder.event("block_end", block=index, planned=planned, end_ns=end_ns)
         return progress
 
     def _niceness(self) -> dict[str, int | None]:
         server = None if self.server.pid is None else priority.of(self.server.pid)
         return {"client": priority.of(self._generator.pids[0]), "server": server}
 
-    def _changes(self, model: ModelSpec, workload: object) -> Iterator[Change]:
-        for raw in self.inbox.new():
-            try:
-                change = checked(raw, model, workload, cells=self._cells)  # type: ignore[arg-type]
-            except InputError as error:
-                self.folder.event("problem", text=f"change refused: {error}")
-                continue
-            yield change
-            model, workload = change.model, change.workload
-
-    def _apply(self, change: Change) -> None:
+    def _change(self, raw: dict[str, Any], model: ModelSpec, workload: Workload) -> tuple[ModelSpec, Workload]:
+        """Apply one change and return what is in force after it: what was before when it is refused."""
         asked_ns = time.perf_counter_ns()
-        if change.field == "stop":
-            self.stop_asked = True
-            return
-        if change.field == "batching":
-            try:
+        try:
+            change = checked(raw, model, workload, cells=self._cells)
+            if change.field == "stop":
+                self.stop_asked = True
+                return model, workload
+            if change.field == "batching":
                 self.put(change.model)
-            except ServerError as error:
-                self.folder.event("problem", text=f"change refused: {error}")
-                return
-            effect_ns = time.perf_counter_ns()
-        else:
-            effect_ns = self._generator.change(**{change.field: change.value})
+                effect_ns = time.perf_counter_ns()
+            else:
+                effect_ns = self._generator.change(**{change.field: change.value})
+        except (InputError, ModelError) as error:
+            self.folder.event("problem", text=f"change refused: {error}")
+            return model, workload
         self.folder.event(
             "change", id=change.id, field=change.field, to=change.value, asked_ns=asked_ns, t_ns=effect_ns
         )
+        return change.model, change.workload
 
     def _scrape(self, models: Sequence[str]) -> None:
         self._next_scrape_ns = time.perf_counter_ns() + SCRAPE_PERIOD_NS
@@ -166,6 +168,7 @@ class Bench:
     def _check_server(self) -> None:
         if self.server.alive():
             return
+        self._died_ns = time.perf_counter_ns()
         reason = self.server.died() or "no reason given"
         self.folder.event("died", text=reason)
         self._generator.cancel()

@@ -162,9 +162,15 @@ class RunFolder:
         except FileNotFoundError:
             return []
         try:
-            return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+            events = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
         except ValueError as error:
             raise FolderError(f"{self.path / 'events.jsonl'}: damaged: {error}") from None
+        for event in events:
+            if not (
+                isinstance(event, dict) and isinstance(event.get("kind"), str) and isinstance(event.get("t_ns"), int)
+            ):
+                raise FolderError(f"{self.path / 'events.jsonl'}: damaged: {event!r} is no event")
+        return events
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Replace summary.json. A full disk gives it the room that was kept for it."""

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from lab.errors import FolderError, InputError, RunError
@@ -42,14 +43,16 @@ def start_live(model: ModelSpec, run_id: str, *, rate_rps: float = 50.0, duratio
 
 
 def stop(run_id: str) -> None:
-    """Ask the run to stop; after STOP_LIMIT_S end its process group. What was measured is kept either way."""
+    """Ask the run to stop; after STOP_LIMIT_S kill it. What was measured is kept either way."""
     folder = RunFolder.open(run_id)
     control.send(run_id, {"stop": True})
     if _until(lambda: not folder.status().active, STOP_LIMIT_S):
         return
     status = folder.status()
     if status.active and status.pid:
-        os.killpg(os.getpgid(status.pid), signal.SIGKILL)
+        # The runner alone: its load workers end when their input closes, its own Triton when its owner dies.
+        with suppress(ProcessLookupError):
+            os.kill(status.pid, signal.SIGKILL)
 
 
 def _spawn(arguments: list[str], run_id: str) -> str:

@@ -6,6 +6,7 @@ so that opening an old run need not read its records again.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lab.errors import RunError
+from lab.errors import FolderError, InputError, RunError
 from lab.measure.records import OK, OUTCOMES, Requests, Window
 from lab.measure.server import ServerDelta, server_delta
 from lab.measure.summary import Summary, summarize
@@ -38,11 +39,23 @@ class BlockResult:
 
 def document(folder: RunFolder) -> dict[str, Any]:
     """The run as `run --json` prints it: kept when the run has ended, computed from the records so far otherwise."""
-    kept = folder.summary
     status = folder.status()
-    if kept is not None and not status.active:
+    kept = None if status.active else _kept(folder)
+    if kept is not None:
         return {**kept, "state": status.state}
-    return compute(folder, state=status.state)
+    try:
+        return compute(folder, state=status.state)
+    except (KeyError, TypeError, ValueError, InputError) as error:
+        raise FolderError(f"run {folder.run_id!r} is damaged: {type(error).__name__} {error}") from error
+
+
+def _kept(folder: RunFolder) -> dict[str, Any] | None:
+    """summary.json when it is whole; the records say the same, only slower, when it is not."""
+    try:
+        kept = folder.summary
+    except FolderError:
+        return None
+    return kept if kept is not None and {"run", "cells", "verdict", "problems"} <= kept.keys() else None
 
 
 def compute(folder: RunFolder, *, state: str) -> dict[str, Any]:
@@ -103,9 +116,9 @@ def block_results(folder: RunFolder, experiment: Experiment) -> list[BlockResult
     server, telemetry = folder.read("server"), folder.read("telemetry")
     results = []
     for start in starts:
-        end = ends.get(start["block"], start)
-        window = Window(start["start_ns"], start["measured_from_ns"], max(end["end_ns"], start["measured_from_ns"]))
         requests = Requests.from_table(table, block=start["block"])
+        end = ends.get(start["block"]) or _unfinished(start, requests)
+        window = Window(start["start_ns"], start["measured_from_ns"], max(end["end_ns"], start["measured_from_ns"]))
         summary = summarize(
             requests,
             window=window,
@@ -122,6 +135,12 @@ def block_results(folder: RunFolder, experiment: Experiment) -> list[BlockResult
             )
         )
     return results
+
+
+def _unfinished(start: dict[str, Any], requests: Requests) -> dict[str, Any]:
+    """The end of a block that goes on, or whose runner was killed: the last moment of which anything is known."""
+    last_ns = int(requests.done_ns.max()) if len(requests) else start["start_ns"]
+    return {"planned": start["planned"], "end_ns": min(last_ns, start["end_ns"])}
 
 
 def delta(server: pa.Table, model: str, window: Window) -> ServerDelta | None:
@@ -192,7 +211,7 @@ def _unequal(experiment: Experiment, answers: dict[str, Any]) -> str:
         return ""
     factor, baseline = experiment.judge.factor, experiment.judge.baseline
     labels = join([level_label(factor, level["level"]) for level in other])
-    largest = max(level["max_abs_difference"] for level in other)
+    largest = max(math.inf if level["max_abs_difference"] is None else level["max_abs_difference"] for level in other)
     return (
         f"No verdict: {labels} gives other answers than {level_label(factor, baseline)} (up to {largest:.2g} apart, "
         f"{answers['tolerance']:g} is allowed), so a speed-up would compare two different things."

@@ -119,7 +119,9 @@ def _measure(experiment: Experiment, folder: RunFolder, stop: Stop, report: Repo
 
                 def tick(phase: str, progress: Progress, start: float = done_s, index: int = index) -> None:
                     folder.set_status(
-                        state=phase, phase=f"block {index}", progress=min(1.0, start / total_s if total_s else 1.0)
+                        state=phase,
+                        phase=f"block {index + 1} of {len(blocks)}",
+                        progress=min(1.0, start / total_s if total_s else 1.0),
                     )
 
                 bench.block(index, block, on_tick=tick)

@@ -28,6 +28,14 @@ STALE_S = 3.0
 """A process that is gone this long after its last heartbeat counts as gone for good."""
 
 
+_TYPES: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "int | None": (int, type(None)),
+    "float | None": (float, int, type(None)),
+}
+
+
 @dataclass(frozen=True)
 class Status:
     """`progress` is a fraction, None when unknown. `heartbeat_ns` is perf_counter_ns in the boot `boot_id`;
@@ -67,6 +75,9 @@ class Status:
         missing = [name for name in names if name not in value]
         if missing:
             raise FolderError(f"{where / 'status.json'}: damaged: lacks {', '.join(missing)}")
+        for field in fields(cls):
+            if not isinstance(value[field.name], _TYPES[str(field.type)]):
+                raise FolderError(f"{where / 'status.json'}: damaged: {field.name} is {value[field.name]!r}")
         return cls(**{name: value[name] for name in names})
 
     def written(self) -> dict[str, Any]:

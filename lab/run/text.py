@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from lab.measure.words import format_metric, level_label
@@ -52,7 +53,7 @@ def _row(cell: dict[str, Any]) -> list[str]:
 
 def _answers(answers: dict[str, Any]) -> str:
     levels = answers["levels"]
-    largest = max(level["max_abs_difference"] for level in levels)
+    largest = max(math.inf if level["max_abs_difference"] is None else level["max_abs_difference"] for level in levels)
     if all(level["equal"] for level in levels):
         compared = f"{answers['requests']} requests, largest difference {largest:.1e}"
         return f"Answers equal on all {len(levels)} levels ({compared})."

@@ -206,3 +206,12 @@ def test_every_request_failing_is_a_failed_run(triton_server):
     summary = document["cells"][0]["summary"]
     assert summary["throughput_rps"] == 0
     assert summary["latency_p50_s"] is None
+
+
+def test_a_truncated_summary_is_made_anew_from_the_records(triton_server):
+    folder = start(short())
+    whole = results.document(folder)
+    (folder.path / "summary.json").write_text('{"run": "half a doc')
+    assert json.loads(json.dumps(results.document(folder))) == whole
+    (folder.path / "summary.json").write_text("{}")
+    assert json.loads(json.dumps(results.document(folder))) == whole
