@@ -3,6 +3,7 @@
 import streamlit as st
 
 from lab.show.ui import frame, listing, reads
+from lab.show.ui.words import state_word
 
 frame.with_app()
 st.title("Runs")
@@ -18,7 +19,9 @@ words, states = st.columns([3, 5], vertical_alignment="bottom")
 query = words.text_input(
     "Search", key="r_q", bind="query-params", placeholder="model, experiment or id", icon=":material/search:"
 )
-state = states.pills("State", sorted({line.state for line in lines}), key="r_state", bind="query-params")
+state = states.pills(
+    "State", sorted({line.state for line in lines}), key="r_state", bind="query-params", format_func=state_word
+)
 found = listing.matching(lines, query, state)
 shown = listing.one_page(found, "r_page")
 if not found:

@@ -25,7 +25,7 @@ def score(direction: str, size: str, effect: dict[str, Any] | None) -> tuple[boo
     """(right, sentence): whether the direction was right, and how far off the size was. None: not decided."""
     if effect is None or measured_direction(effect) is None:
         reason = (effect or {}).get("reason") or "the run has no comparison at this load"
-        return None, f"Your bet stays open: {reason}."
+        return None, f"Your bet stays open: {reason.rstrip('.')}."
     found, ratio = measured_direction(effect), effect["ratio"]
     said = f"{direction}, {size}" if direction != DIRECTIONS[1] else direction
     was = found if ratio is None else f"{found}, {format_ratio(ratio)}"

@@ -339,7 +339,7 @@ def test_opening_a_link_starts_nothing(empty_home: Path, started: list[tuple[Any
 
 def test_runs_are_found_by_words_and_state(full_home: Path) -> None:
     assert words(open_page("runs", r_q="batching-fail")).count("20261130-") == 1
-    app = open_page("runs", r_state="cancelled")
+    app = open_page("runs", r_state="stopped")
     assert STOPPED in words(app) and DONE not in words(app)
     assert "No run matches" in words(open_page("runs", r_q="no such thing"))
 

@@ -6,6 +6,7 @@ sees the run end it asks for one whole rerun, which leaves the ticking behind.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
@@ -15,13 +16,13 @@ from lab.measure.summary import Summary
 from lab.measure.words import format_fraction, format_rate, format_seconds, level_label
 from lab.run import control, launch
 from lab.run.folder import RunFolder
-from lab.run.live import LiveView
+from lab.run.live import RECENT_S, LiveView
 from lab.run.status import Status
 from lab.show.charts.live import recorder
 from lab.show.ui import chart, reads, runs
 from lab.show.ui.cards import Card, cards
-from lab.show.ui.words import badge, why_ended
-from lab.spec import FAMILIES, Batching, ModelSpec
+from lab.show.ui.words import badge, told, why_ended
+from lab.spec import FAMILIES, Batching, ModelSpec, parse
 
 TICK_S = 1.0
 DELAYS_MS = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -66,44 +67,43 @@ def controls(folder: RunFolder) -> None:
     if len(cells) != 1:
         st.caption("An experiment compares its cells, so its settings stay as declared while it runs.")
         return
-    run_id, cell = folder.run_id, cells[0]
-    arrival, batching = cell["workload"]["arrival"], cell["model"]["batching"]
+    run_id = folder.run_id
+    now = _in_force(folder, reads.look(folder))
+    _follow(run_id, now)
     with st.container(border=True):
         load, on, delay = st.columns([3, 2, 4], vertical_alignment="bottom")
-        field = "concurrency" if arrival["kind"] == "closed" else "rate_rps"
-        label = "Users in a closed loop" if field == "concurrency" else "Rate, requests a second"
-        value = arrival[field]
-        key = f"l_{field}_{run_id}"
-        load.number_input(
-            label,
-            min_value=type(value)(1),
-            value=value,
-            step=type(value)(10 if field == "rate_rps" else 1),
-            format="%d" if field == "concurrency" else "%g",
-            key=key,
-            on_change=_send_load,
-            args=(run_id, field, key),
-            persist_state="session",
-            help="Applied at once; the moment is marked in the chart",
-        )
+        if now.load is None:
+            load.caption("Its arrivals are given one by one, so there is no rate to change.")
+        else:
+            users = now.field == "concurrency"
+            key = f"l_{now.field}_{run_id}"
+            load.number_input(
+                "Users in a closed loop" if users else "Rate, requests a second",
+                min_value=type(now.load)(1),
+                step=type(now.load)(1 if users else 10),
+                format="%d" if users else "%g",
+                key=key,
+                on_change=_send_load,
+                args=(run_id, now.field, key),
+                persist_state="session",
+                help="Applied at once; the moment is marked in the chart",
+            )
         keys = (f"l_batching_{run_id}", f"l_delay_{run_id}")
         batches = on.toggle(
             "Dynamic batching",
-            value=batching is not None,
             key=keys[0],
             on_change=_send_batching,
-            args=(run_id, keys),
+            args=(run_id, keys, now.batching),
             persist_state="session",
             help="Reloads the model under load, in under two seconds",
         )
         if batches:
             delay.select_slider(
                 "Longest queue delay, ms",
-                DELAYS_MS,
-                value=_delay_ms(batching),
+                sorted({*DELAYS_MS, now.delay_ms}),
                 key=keys[1],
                 on_change=_send_batching,
-                args=(run_id, keys),
+                args=(run_id, keys, now.batching),
                 persist_state="session",
                 format_func=lambda ms: f"{ms:g}",
             )
@@ -130,10 +130,16 @@ def panel(folder: RunFolder, window_s: int | None, log: bool, paused: bool) -> N
 
     @st.fragment(run_every=TICK_S if active and not paused else None, key="live_panel")
     def tick() -> None:
+        with told():
+            draw()
+
+    def draw() -> None:
         view = _held(folder, paused)
         if active and not view.status.active:
             reads.run_lines.clear()
             st.rerun()
+        if active and not paused and _changed_elsewhere(folder, view):
+            st.rerun()  # the controls above show what is in force, whoever changed it
         # Two slots that are always there: a chart that moves down a place would be built anew and lose its zoom.
         progress, figures = st.container(), st.container()
         if view.status.active:
@@ -142,6 +148,7 @@ def panel(folder: RunFolder, window_s: int | None, log: bool, paused: bool) -> N
         summary = view.summary or _ended(folder, view)
         if summary is not None:
             with figures:
+                st.caption(_covers(summary, live=view.status.active))
                 cards(_moment(summary))
         elif view.status.state == "warm-up":
             figures.caption("Warming up: figures begin when it is over; the chart shows it already.")
@@ -203,6 +210,15 @@ def _load_words(arrival: dict[str, Any]) -> str:
     return level_label(field, arrival[field]) if arrival.get(field) is not None else arrival["kind"]
 
 
+def _covers(summary: Summary, *, live: bool) -> str:
+    """Which time the figures below it are of."""
+    if not live:
+        return "The whole run, without its warm-up"
+    if summary.window_s is None or summary.window_s >= RECENT_S - 1:
+        return "Last minute"
+    return f"Last {summary.window_s:.0f} s"
+
+
 def _moment(summary: Summary) -> list[Card]:
     """Four figures: of the newest minute of the block in progress, or of the whole block once it is over."""
     notes = summary.notes
@@ -245,10 +261,11 @@ def _send_load(run_id: str, field: str, key: str) -> None:
     _send(run_id, {field: st.session_state[key]})
 
 
-def _send_batching(run_id: str, keys: tuple[str, str]) -> None:
+def _send_batching(run_id: str, keys: tuple[str, str], before: dict[str, Any] | None) -> None:
+    """Only the delay is chosen here; the rest of a batching in force stays as it is."""
     on, delay_ms = st.session_state[keys[0]], st.session_state.get(keys[1], 0.0)
-    batching = Batching(max_batch_size=MAX_BATCH_SIZE, max_queue_delay_us=round(delay_ms * 1000)) if on else None
-    _send(run_id, {"batching": None if batching is None else batching.model_dump(mode="json")})
+    asked = {"max_batch_size": MAX_BATCH_SIZE, **(before or {}), "max_queue_delay_us": round(delay_ms * 1000)}
+    _send(run_id, {"batching": parse(Batching, asked).model_dump(mode="json") if on else None})
 
 
 def _send(run_id: str, change: dict[str, Any]) -> None:
@@ -258,6 +275,43 @@ def _send(run_id: str, change: dict[str, Any]) -> None:
         st.session_state[f"refused_{run_id}"] = str(error)
 
 
-def _delay_ms(batching: dict[str, Any] | None) -> float:
-    asked = (batching or {}).get("max_queue_delay_us", 0) / 1000
-    return min(DELAYS_MS, key=lambda ms: abs(ms - asked))
+@dataclass(frozen=True)
+class InForce:
+    """What a run of one cell does at the moment, in the terms of the controls. `load`: None when it has no rate."""
+
+    field: str
+    load: float | int | None
+    batching: dict[str, Any] | None
+
+    @property
+    def delay_ms(self) -> float:
+        return float((self.batching or {}).get("max_queue_delay_us") or 0) / 1000
+
+
+def _in_force(folder: RunFolder, view: LiveView) -> InForce:
+    """As declared until the load begins, then as last changed, by whichever browser or terminal."""
+    cell = folder.document["cells"][0]
+    arrival = (view.workload or cell["workload"])["arrival"]
+    batching = (view.model or cell["model"])["batching"]
+    if arrival["kind"] == "closed":
+        return InForce("concurrency", int(arrival["concurrency"]), batching)
+    rate_rps = arrival.get("rate_rps")
+    return InForce("rate_rps", None if rate_rps is None else float(rate_rps), batching)
+
+
+def _follow(run_id: str, now: InForce) -> None:
+    """Set the widgets to what is in force when that has changed. Between a click and its effect it has not, and the
+    widget keeps what was asked."""
+    state = st.session_state
+    if state.get(f"in_force_{run_id}") != now:
+        state[f"in_force_{run_id}"] = now
+        state[f"l_batching_{run_id}"] = now.batching is not None
+        if now.batching is not None:
+            state[f"l_delay_{run_id}"] = now.delay_ms
+        if now.load is not None:
+            state[f"l_{now.field}_{run_id}"] = now.load
+
+
+def _changed_elsewhere(folder: RunFolder, view: LiveView) -> bool:
+    shown = st.session_state.get(f"in_force_{folder.run_id}")
+    return shown is not None and shown != _in_force(folder, view)

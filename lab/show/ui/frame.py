@@ -8,8 +8,9 @@ import streamlit as st
 from streamlit.runtime.pages_manager import PagesManager
 
 from lab.measure.words import plural
+from lab.run.folder import RUN_ID
 from lab.show.ui import reads
-from lab.show.ui.words import badge
+from lab.show.ui.words import badge, told
 
 TICK_S = 3.0
 HERE = Path(__file__).parent
@@ -33,13 +34,19 @@ def show() -> None:
         with st.popover("Link", icon=":material/link:", type="tertiary", help="The link to what you see"):
             st.caption("Opens the same run with the same view; starts nothing.")
             st.code(st.context.url or "", language=None, wrap_lines=True)
-            if run_id := st.query_params.get("run"):
+            run_id = st.query_params.get("run", "")
+            if RUN_ID.fullmatch(run_id):  # anything else in the link is no run, and nobody's command line
                 st.caption("The same run in a terminal:")
                 st.code(f"python -m lab show {run_id}", language="bash", wrap_lines=True)
 
 
 @st.fragment(run_every=TICK_S, key="strip_line")
 def _line(known: list[str]) -> None:
+    with told():
+        _state_of_the_lab(known)
+
+
+def _state_of_the_lab(known: list[str]) -> None:
     going = reads.active_runs()
     if [line.run_id for line in going] != known:
         st.rerun()  # a run began or ended: buttons and lists of the page depend on it

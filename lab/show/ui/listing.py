@@ -12,7 +12,7 @@ from lab.errors import LabError
 from lab.run import folder, results
 from lab.run.folder import RunFolder
 from lab.show.ui import reads
-from lab.show.ui.words import badge, when
+from lab.show.ui.words import LOG, UNREADABLE, badge, cannot_be_shown, when
 
 PAGE_SIZE = 12
 COLUMNS = (3.2, 1.5, 1.8, 3.2, 3.0)
@@ -57,7 +57,7 @@ def open_link(line: reads.RunLine) -> None:
     compared = line.experiment == "batching" and not line.active
     st.page_link(
         "pages/batching.py" if compared else "pages/live.py",
-        label=line.what,
+        label="unreadable" if line.state == "damaged" else line.what,
         icon=":material/stacks:" if compared else ":material/monitoring:",
         query_params={"run": line.run_id},
         disabled=line.state == "damaged",
@@ -98,6 +98,8 @@ def table(lines: Sequence[reads.RunLine]) -> None:
                 help="Stop it first" if line.active else "Asks before it deletes",
             ):
                 _confirm_delete(line.run_id, line.what)
+        if line.state == "damaged":
+            st.caption(f"{line.run_id}: {line.message}")
 
 
 def matching(lines: Sequence[reads.RunLine], words: str | None, state: str | None) -> list[reads.RunLine]:
@@ -106,7 +108,8 @@ def matching(lines: Sequence[reads.RunLine], words: str | None, state: str | Non
     return [
         line
         for line in lines
-        if (state is None or line.state == state) and all(word in f"{line.run_id} {line.what}" for word in wanted)
+        if (state is None or line.state == state)
+        and all(word in f"{line.run_id} {line.what}".lower() for word in wanted)
     ]
 
 
@@ -137,4 +140,12 @@ def delete(run_id: str) -> None:
 
 
 def _figures(run_id: str) -> str:
-    return json.dumps(results.document(RunFolder.open(run_id)), indent=1)
+    """The document; where there is none, why. A download that fails has no other place to say so."""
+    try:
+        return json.dumps(results.document(RunFolder.open(run_id)), indent=1)
+    except LabError as error:
+        why = str(error)
+    except UNREADABLE as error:
+        LOG.exception("run %s has no figures", run_id)
+        why = cannot_be_shown(error)
+    return json.dumps({"run": run_id, "error": why}, indent=1)

@@ -12,7 +12,7 @@ import streamlit as st
 
 from lab.measure.words import plural
 from lab.run import catalogue, results
-from lab.run.folder import RunFolder, runs
+from lab.run.folder import RunFolder, RunInfo, runs
 from lab.run.live import Live, LiveView
 from lab.run.status import ACTIVE
 from lab.serve import doctor, installation, record
@@ -50,20 +50,26 @@ def run_lines() -> list[RunLine]:
     """Every run, newest first."""
     lines = []
     for info in runs():
-        experiment = info.document.get("experiment") or {}
-        lines.append(
-            RunLine(
-                info.run_id,
-                info.state,
-                info.created_utc,
-                experiment.get("id", ""),
-                experiment.get("model", {}).get("name", ""),
-                len(info.document.get("cells", ())),
-                bool(info.document.get("quick")),
-                info.message,
-            )
-        )
+        try:
+            lines.append(_line(info))
+        except (AttributeError, TypeError):  # JSON, but no run: one such folder must not hide the others
+            message = "run.json: damaged: holds no experiment"
+            lines.append(RunLine(info.run_id, "damaged", info.created_utc, "", "", 0, False, message))
     return lines
+
+
+def _line(info: RunInfo) -> RunLine:
+    experiment = info.document.get("experiment") or {}
+    return RunLine(
+        info.run_id,
+        info.state,
+        info.created_utc,
+        str(experiment.get("id", "")),
+        str(experiment.get("model", {}).get("name", "")),
+        len(info.document.get("cells", ())),
+        bool(info.document.get("quick")),
+        info.message,
+    )
 
 
 def active_runs() -> list[RunLine]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -12,7 +13,10 @@ import streamlit as st
 from lab.errors import LabError
 from lab.run.status import Status
 
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, IndexError, OSError)
 Colour = Literal["green", "blue", "orange", "red", "gray"]
+
+LOG = logging.getLogger(__name__)
 
 STATES: dict[str, tuple[str, Colour, str]] = {
     # state: word, colour, icon. The word alone tells; colour and icon repeat it.
@@ -33,6 +37,11 @@ def badge(state: str) -> str:
     """Markdown for a state."""
     word, colour, icon = STATES.get(state, (state, "gray", "help"))
     return f":{colour}-badge[:material/{icon}: {word}]"
+
+
+def state_word(state: str) -> str:
+    """The one word for a state, on badges and in filters."""
+    return STATES.get(state, (state,))[0]
 
 
 def when(created_utc: str) -> str:
@@ -56,8 +65,19 @@ def why_ended(status: Status) -> str:
 
 @contextmanager
 def told() -> Iterator[None]:
-    """An error of the lab is one line on the page, never a traceback."""
+    """An error of the lab is one line on the page, never a traceback. So is a run whose files do not hold what they
+    should: each file may be whole and the run still make no sense; the log then has the traceback."""
     try:
         yield
     except LabError as error:
         st.error(str(error), icon=":material/error:")
+    except UNREADABLE as error:
+        LOG.exception("a run cannot be shown")
+        st.error(cannot_be_shown(error), icon=":material/error:")
+
+
+def cannot_be_shown(error: Exception) -> str:
+    """One line for what reading a damaged run raised."""
+    said = " ".join(str(error).split())
+    what = f"{said} is missing" if isinstance(error, KeyError) else said or type(error).__name__
+    return f"this run cannot be shown: {what}; the log has more"
