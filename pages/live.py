@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from lab.show.ui import flight, frame, runs
+from lab.show.ui import controls, flight, frame, runs
 
 frame.with_app()
 head = st.container()
@@ -15,7 +15,7 @@ if folder is None:
 status = folder.status()
 flight.header(folder, status)
 if status.active:
-    flight.controls(folder)
+    controls.show(folder)
 window_s, log, paused = flight.view_settings()
 flight.panel(folder, window_s, log, paused)
 if not status.active:

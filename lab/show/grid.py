@@ -7,7 +7,7 @@ second factor there is one load, named "all". Reads the document of lab.run.resu
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,22 @@ class Grid:
         """The levels that are compared with the baseline."""
         return tuple(level for level in self.levels if level != self.baseline)
 
+    def highest(self, loads: Iterable[str]) -> str:
+        """The one of `loads` under which most was asked for, in whatever order they were declared."""
+        return max(reversed(list(loads)), key=self._offered_rps)
+
+    def comparable(self, document: dict[str, Any], metric: str) -> dict[str, tuple[str, ...]]:
+        """{load: the levels whose `metric` the verdict could compare there}, loads without any left out."""
+        found = {}
+        for load in self.loads:
+            effects = {level: self.effect(document, level, load, metric) for level in self.others()}
+            if levels := tuple(level for level, e in effects.items() if e and e["verdict"] != "not comparable"):
+                found[load] = levels
+        return found
+
+    def _offered_rps(self, load: str) -> float:
+        return max((s.get("offered_rps") or 0.0 for _, some in self.levels_at(load) for s in some), default=0.0)
+
     def effect(self, document: dict[str, Any], level: str, load: str, metric: str) -> dict[str, Any] | None:
         """What the verdict says of `metric` at this level and load against the baseline."""
         for effect in document["verdict"].get("effects", ()):
@@ -68,6 +84,12 @@ class Grid:
             if same and effect["metric"] == metric and _key(effect["at"]) == _key(self._loads_raw.get(load)):
                 return found
         return None
+
+
+def forbidding(summaries: list[dict[str, Any]]) -> list[str]:
+    """What forbids a verdict on these repeats, each text once."""
+    found = [p["text"] for s in summaries for p in s.get("problems", ()) if p["forbids_verdict"]]
+    return list(dict.fromkeys(found))
 
 
 def short_label(path: str | None, level: Any) -> str:

@@ -21,7 +21,8 @@ class Card:
 
 
 def cards(figures: Sequence[Card]) -> None:
-    for column, card in zip(st.columns(min(MOST, len(figures))), figures[:MOST], strict=False):
+    row = st.container(key="cards").columns(min(MOST, len(figures)))  # the key: style.css wraps them two by two
+    for column, card in zip(row, figures[:MOST], strict=False):
         missing = card.value == "n/a"
         column.metric(
             card.label,

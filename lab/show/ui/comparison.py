@@ -6,16 +6,19 @@ from typing import Any
 
 import streamlit as st
 
+from lab.measure.judgement import CellResult
+from lab.measure.sharing import sharing
+from lab.measure.summary import Summary
 from lab.measure.words import NOT_MEASURED, format_metric, format_seconds, metric_label, plural
 from lab.run.folder import RunFolder
 from lab.run.status import Status
 from lab.show import bets
 from lab.show.charts import batching as draw
 from lab.show.charts.latency import percentiles
-from lab.show.grid import Grid, middle, why_missing
+from lab.show.grid import Grid, forbidding, middle, why_missing
 from lab.show.ui import chart, reads, runs
 from lab.show.ui.cards import Card, cards
-from lab.show.ui.words import badge, why_ended
+from lab.show.ui.words import badge, told, why_ended
 from lab.spec import Experiment
 
 FIGURES = {
@@ -92,6 +95,10 @@ def waiting(folder: RunFolder) -> None:
 
     @st.fragment(run_every=2.0, key="ab_waiting")
     def tick() -> None:
+        with told():
+            look()
+
+    def look() -> None:
         status = folder.status()
         if not status.active:
             reads.run_lines.clear()
@@ -132,11 +139,15 @@ def happened(folder: RunFolder, document: dict[str, Any], bet: tuple[str | None,
         st.info("No cell was measured before the run ended.", icon=":material/info:")
         return grid, ""
     others = grid.others() or grid.levels
+    primary = experiment["judge"]["primary"]
+    comparable = grid.comparable(document, primary)
+    decides = grid.highest(comparable or grid.loads)  # where a comparison may say something; the bet is scored there
+    fit = comparable.get(decides, others)
     left, right = st.columns([3, 2], vertical_alignment="bottom")
     level = left.segmented_control(
         f"Compare {grid.baseline} with",
         others,
-        default=others[len(others) // 2],
+        default=others[len(others) // 2] if others[len(others) // 2] in fit else fit[0],
         required=True,
         key="b_level",
         bind="query-params",
@@ -144,17 +155,20 @@ def happened(folder: RunFolder, document: dict[str, Any], bet: tuple[str | None,
     load = right.segmented_control(
         "Load, as a share of saturation",
         grid.loads,
-        default=grid.loads[-1],
+        default=decides,
         required=True,
         key="b_load",
         bind="query-params",
         format_func=lambda load: load.removesuffix(" of saturation"),
     )
     if bet[0]:
-        effect = grid.effect(document, level, grid.loads[-1], experiment["judge"]["primary"])
+        effect = grid.effect(document, level, decides, primary)
         right_way, sentence = bets.score(bet[0], bet[1], effect)
         icon = {True: ":material/check:", False: ":material/close:", None: ":material/help:"}[right_way]
         st.markdown(f"{icon} {sentence}")
+    for name in dict.fromkeys((level, grid.baseline)):
+        for text in forbidding(grid.at(name, load)):
+            st.markdown(f":orange-badge[:material/report: No verdict on these figures] {name}: {text}")
     cards([_card(grid, document, level, load, field) for field in FIGURES])
     slo_s = experiment["slo"]["latency_s"]
     pair = (grid.baseline, level)
@@ -174,9 +188,11 @@ def happened(folder: RunFolder, document: dict[str, Any], bet: tuple[str | None,
 
 def why(grid: Grid, document: dict[str, Any], level: str, model: str) -> None:
     """The cause in one chart, every comparison with its interval, and what makes the figures doubtful."""
-    summaries = [s for load in grid.loads for s in (*grid.at(level, load), *grid.at(grid.baseline, load))]
-    cause = draw.cost_of_one(summaries, model)
-    st.markdown(cause.alt)
+    load = grid.highest(grid.loads)  # the verdict's own choice: where requests come closest together
+    cause = draw.cost_of_one([*grid.at(level, load), *grid.at(grid.baseline, load)], model)
+    if sentence := _cost_sentence(grid, load, gained=bool(document["verdict"]["holds"])):
+        st.markdown(f"At {load}, all settings of batching together: {sentence[0].lower()}{sentence[1:]}")
+    st.caption(f"The chart: {grid.baseline} and {level} at {load}.")
     chart.show(cause, key="ab_cost")
     with st.expander("Every comparison, with its 95 % interval", key="ab_all", on_change="rerun") as every:
         if every.open:
@@ -189,6 +205,17 @@ def why(grid: Grid, document: dict[str, Any], level: str, model: str) -> None:
             for problem in doubts:
                 where = f" (blocks: {problem['blocks']})" if problem["blocks"] else ""
                 st.markdown(f"- {problem['text'].rstrip('.')}{where}. *{problem['remedy']}*")
+
+
+def _cost_sentence(grid: Grid, load: str, *, gained: bool) -> str:
+    """Why it paid or not, from the very cells of the verdict's sentence: the page must not give two costs for one."""
+    cells = {
+        level: CellResult({}, [], [Summary.from_dict(s) for s in summaries])
+        for level, summaries in grid.levels_at(load)
+    }
+    if grid.baseline not in cells:
+        return ""
+    return sharing(cells.pop(grid.baseline), list(cells.values())).sentence(gained=gained)
 
 
 def try_next(model: str) -> None:

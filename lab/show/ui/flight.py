@@ -1,4 +1,4 @@
-"""The live page's parts: starting a load, changing it while it runs, and the panel that ticks.
+"""The live page's parts: starting a load, and the panel that ticks while it runs.
 
 The panel is one fragment. It ticks once a second while the run goes on, reads what was added, and redraws; when it
 sees the run end it asks for one whole rerun, which leaves the ticking behind.
@@ -6,7 +6,6 @@ sees the run end it asks for one whole rerun, which leaves the ticking behind.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
@@ -14,19 +13,17 @@ import streamlit as st
 from lab.errors import LabError
 from lab.measure.summary import Summary
 from lab.measure.words import format_fraction, format_rate, format_seconds, level_label
-from lab.run import control, launch
+from lab.run import launch
 from lab.run.folder import RunFolder
 from lab.run.live import RECENT_S, LiveView
 from lab.run.status import Status
 from lab.show.charts.live import recorder
-from lab.show.ui import chart, reads, runs
+from lab.show.ui import chart, controls, reads, runs
 from lab.show.ui.cards import Card, cards
 from lab.show.ui.words import badge, told, why_ended
-from lab.spec import FAMILIES, Batching, ModelSpec, parse
+from lab.spec import FAMILIES, Batching, ModelSpec
 
 TICK_S = 1.0
-DELAYS_MS = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
-MAX_BATCH_SIZE = 32
 WINDOWS: dict[str, int | None] = {"30 s": 30, "60 s": 60, "5 min": 300, "all": None}
 
 
@@ -41,7 +38,7 @@ def start_form() -> None:
         )
         on = batching.toggle("Dynamic batching", key="l_on", bind="query-params")
         if go.button("Start the load", type="primary", icon=":material/play_arrow:", key="start_live", width="stretch"):
-            spec = ModelSpec(name=name, batching=Batching(max_batch_size=MAX_BATCH_SIZE) if on else None)
+            spec = ModelSpec(name=name, batching=Batching(max_batch_size=controls.MAX_BATCH_SIZE) if on else None)
             runs.start_live(spec, rate_rps)
 
 
@@ -59,56 +56,6 @@ def header(folder: RunFolder, status: Status) -> None:
         tell = st.error if status.state == "failed" else st.warning
         said = why_ended(status)
         tell(f"{said[0].upper()}{said[1:]}. What it recorded until then is kept.", icon=":material/incomplete_circle:")
-
-
-def controls(folder: RunFolder) -> None:
-    """Rate and batching, to be changed while the load runs; only for a run of one cell."""
-    cells = folder.document["cells"]
-    if len(cells) != 1:
-        st.caption("An experiment compares its cells, so its settings stay as declared while it runs.")
-        return
-    run_id = folder.run_id
-    now = _in_force(folder, reads.look(folder))
-    _follow(run_id, now)
-    with st.container(border=True):
-        load, on, delay = st.columns([3, 2, 4], vertical_alignment="bottom")
-        if now.load is None:
-            load.caption("Its arrivals are given one by one, so there is no rate to change.")
-        else:
-            users = now.field == "concurrency"
-            key = f"l_{now.field}_{run_id}"
-            load.number_input(
-                "Users in a closed loop" if users else "Rate, requests a second",
-                min_value=type(now.load)(1),
-                step=type(now.load)(1 if users else 10),
-                format="%d" if users else "%g",
-                key=key,
-                on_change=_send_load,
-                args=(run_id, now.field, key),
-                persist_state="session",
-                help="Applied at once; the moment is marked in the chart",
-            )
-        keys = (f"l_batching_{run_id}", f"l_delay_{run_id}")
-        batches = on.toggle(
-            "Dynamic batching",
-            key=keys[0],
-            on_change=_send_batching,
-            args=(run_id, keys, now.batching),
-            persist_state="session",
-            help="Reloads the model under load, in under two seconds",
-        )
-        if batches:
-            delay.select_slider(
-                "Longest queue delay, ms",
-                sorted({*DELAYS_MS, now.delay_ms}),
-                key=keys[1],
-                on_change=_send_batching,
-                args=(run_id, keys, now.batching),
-                persist_state="session",
-                format_func=lambda ms: f"{ms:g}",
-            )
-    if refused := st.session_state.pop(f"refused_{run_id}", None):
-        st.error(refused, icon=":material/error:")
 
 
 def view_settings() -> tuple[int | None, bool, bool]:
@@ -138,7 +85,7 @@ def panel(folder: RunFolder, window_s: int | None, log: bool, paused: bool) -> N
         if active and not view.status.active:
             reads.run_lines.clear()
             st.rerun()
-        if active and not paused and _changed_elsewhere(folder, view):
+        if active and not paused and controls.changed_elsewhere(folder, view):
             st.rerun()  # the controls above show what is in force, whoever changed it
         # Two slots that are always there: a chart that moves down a place would be built anew and lose its zoom.
         progress, figures = st.container(), st.container()
@@ -255,63 +202,3 @@ def _stop(run_id: str) -> None:
             return
     reads.run_lines.clear()
     st.rerun()
-
-
-def _send_load(run_id: str, field: str, key: str) -> None:
-    _send(run_id, {field: st.session_state[key]})
-
-
-def _send_batching(run_id: str, keys: tuple[str, str], before: dict[str, Any] | None) -> None:
-    """Only the delay is chosen here; the rest of a batching in force stays as it is."""
-    on, delay_ms = st.session_state[keys[0]], st.session_state.get(keys[1], 0.0)
-    asked = {"max_batch_size": MAX_BATCH_SIZE, **(before or {}), "max_queue_delay_us": round(delay_ms * 1000)}
-    _send(run_id, {"batching": parse(Batching, asked).model_dump(mode="json") if on else None})
-
-
-def _send(run_id: str, change: dict[str, Any]) -> None:
-    try:
-        control.send(run_id, change)
-    except LabError as error:
-        st.session_state[f"refused_{run_id}"] = str(error)
-
-
-@dataclass(frozen=True)
-class InForce:
-    """What a run of one cell does at the moment, in the terms of the controls. `load`: None when it has no rate."""
-
-    field: str
-    load: float | int | None
-    batching: dict[str, Any] | None
-
-    @property
-    def delay_ms(self) -> float:
-        return float((self.batching or {}).get("max_queue_delay_us") or 0) / 1000
-
-
-def _in_force(folder: RunFolder, view: LiveView) -> InForce:
-    """As declared until the load begins, then as last changed, by whichever browser or terminal."""
-    cell = folder.document["cells"][0]
-    arrival = (view.workload or cell["workload"])["arrival"]
-    batching = (view.model or cell["model"])["batching"]
-    if arrival["kind"] == "closed":
-        return InForce("concurrency", int(arrival["concurrency"]), batching)
-    rate_rps = arrival.get("rate_rps")
-    return InForce("rate_rps", None if rate_rps is None else float(rate_rps), batching)
-
-
-def _follow(run_id: str, now: InForce) -> None:
-    """Set the widgets to what is in force when that has changed. Between a click and its effect it has not, and the
-    widget keeps what was asked."""
-    state = st.session_state
-    if state.get(f"in_force_{run_id}") != now:
-        state[f"in_force_{run_id}"] = now
-        state[f"l_batching_{run_id}"] = now.batching is not None
-        if now.batching is not None:
-            state[f"l_delay_{run_id}"] = now.delay_ms
-        if now.load is not None:
-            state[f"l_{now.field}_{run_id}"] = now.load
-
-
-def _changed_elsewhere(folder: RunFolder, view: LiveView) -> bool:
-    shown = st.session_state.get(f"in_force_{folder.run_id}")
-    return shown is not None and shown != _in_force(folder, view)
