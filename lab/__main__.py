@@ -8,6 +8,7 @@ Imports stay inside the commands: `python -m lab runs` must not wait for torch o
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -20,19 +21,29 @@ INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without "µ" gets "?", not a traceback
     try:
         options = _parser().parse_args(argv)
-        return int(options.command(options) or 0)
+        status = int(options.command(options) or 0)
+        sys.stdout.flush()
+        return status
     except LabError as error:
         if os.environ.get("LAB_DEBUG") == "1":
             raise
         print(f"error: {error}", file=sys.stderr)
         return error.exit_status
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):  # `lab runs | head` closed our stdout; a complaint at exit would follow
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        if os.environ.get("LAB_DEBUG") == "1":
+            raise
+        print(f"error: {error.filename or 'this command'}: {error.strerror or error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # `lab runs | head` closed our stdout; a second complaint at exit would follow
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
 
 
 class _OneLineParser(argparse.ArgumentParser):
@@ -134,6 +145,8 @@ def fetch(options: argparse.Namespace) -> int:
 def up(options: argparse.Namespace) -> int:
     from lab.run.dashboard import run_dashboard
 
+    if not 0 <= options.port <= 65_535:
+        raise InputError(f"port {options.port}: allowed are 1 to 65535, or 0 for any that is free")
     return run_dashboard(options.port, say)
 
 

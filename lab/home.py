@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from lab.errors import FetchError
+from lab.errors import FetchError, InputError
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is done, bytes done, bytes in all); done == all comes once, last."""
@@ -47,7 +47,10 @@ class Package:
 def home() -> Path:
     """LAB_HOME, or `.lab` beside the package; absolute, made if missing."""
     folder = Path(os.environ.get("LAB_HOME") or Path(__file__).parent.parent / ".lab").expanduser().absolute()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"LAB_HOME {folder}: {error.strerror}; allowed: a folder that can be written") from None
     return folder
 
 

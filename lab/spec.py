@@ -251,6 +251,9 @@ class Experiment(Value):
     def _levels_are_plain(cls, factors: Any) -> Any:
         if not isinstance(factors, Mapping):
             return factors
+        for path, levels in factors.items():
+            if not isinstance(levels, list | tuple):
+                raise ValueError(f"factor {path} is {levels!r}; allowed: a list of levels")
         return {path: tuple(plain(level) for level in levels) for path, levels in factors.items()}
 
     @model_validator(mode="after")
@@ -258,6 +261,9 @@ class Experiment(Value):
         for path, levels in self.factors.items():
             if not levels:
                 raise ValueError(f"factor {path} has no levels; allowed: one or more")
+            twice = next((level for n, level in enumerate(levels) if level in levels[:n]), None)
+            if twice is not None or list(levels).count(None) > 1:
+                raise ValueError(f"factor {path} has the level {twice!r} twice; allowed: each once")
         if self.judge is not None and self.judge.factor not in self.factors:
             raise ValueError(
                 f"judge.factor {self.judge.factor!r} is none of the factors{nearest(self.judge.factor, self.factors)}"
@@ -308,7 +314,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
         raise InputError(f"--set {text!r}: allowed is PATH=VALUE, such as workload.duration_s=5")
     try:
         return path, json.loads(raw)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # not JSON, or JSON that no setting of the lab looks like
         return path, raw
 
 

@@ -61,7 +61,8 @@ class Load:
 
 
 def outcomes(figures: Figures, requests: Requests, window: Window, *, planned: int | None, live: bool) -> Failures:
-    """Counts of the whole block, and the share of failures among what ended in the window."""
+    """Counts of the whole block, and the share of failures among what was due in the window: a request that
+    timed out after the window was asked for in it, and a hang must not look like a smaller load."""
     was_sent = requests.sent_ns >= 0
     sent = int(was_sent.sum())
     counts = np.bincount(requests.outcome[was_sent], minlength=len(OUTCOMES))
@@ -73,10 +74,10 @@ def outcomes(figures: Figures, requests: Requests, window: Window, *, planned: i
     never_sent = len(requests) - sent
     dropped = None if live else never_sent if planned is None else max(planned - sent, never_sent)
     figures.set("dropped", dropped, "known once the run is over")
-    ended = _inside(requests.done_ns, window)
-    failed = ended & (requests.outcome != OK)
-    total, bad = int(ended.sum()), int(failed.sum())
-    figures.set("error_fraction", bad / total if total else None, "no request ended in the window")
+    due = _inside(requests.due_ns, window)
+    failed = due & (requests.outcome != OK)
+    total, bad = int(due.sum()), int(failed.sum())
+    figures.set("error_fraction", bad / total if total else None, "no request that was due in the window has ended")
     kinds = np.bincount(requests.outcome[failed], minlength=len(OUTCOMES)).tolist()
     by_kind = {name: count for name, count in zip(OUTCOMES, kinds, strict=True) if name != "ok"}
     explained = failed if bad else requests.outcome != OK

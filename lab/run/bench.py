@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
@@ -127,6 +128,8 @@ class Bench:
                 time.sleep(TICK_S)
                 progress = generator.poll()
             self._scrape([model.name])
+            if progress.errors:
+                self._look_at(model.name)
         except (LabError, OSError):
             cut_ns = self._died_ns or time.perf_counter_ns()
             raise
@@ -135,6 +138,13 @@ class Bench:
             end_ns = window.end_ns if cut_ns is None else min(cut_ns, window.end_ns)
             folder.event("block_end", block=index, planned=planned, end_ns=end_ns)
         return progress
+
+    def _look_at(self, name: str) -> None:
+        """After failures: a model whose process is dead is named, and loaded anew before it is measured again.
+        Triton's own health does not say so (it stays ready)."""
+        if self.server.managed and not (state := self.server.state(name)).ready:
+            self._in_force.pop(name, None)
+            self.folder.event("problem", text=f"Model {name} no longer serves: {state.reason}.")
 
     def _niceness(self) -> dict[str, int | None]:
         server = None if self.server.pid is None else priority.of(self.server.pid)
@@ -173,7 +183,7 @@ class Bench:
         self.folder.event("died", text=reason)
         self._generator.cancel()
         self._generator.wait(timeout_s=5)
-        raise RunError(f"the server died while the load ran: {reason}")
+        raise RunError(f"the server died at {datetime.now(UTC):%H:%M:%S} UTC, while the load ran: {reason}")
 
 
 def _phase(now_ns: int, measured_from_ns: int, end_ns: int, cut_ns: int | None) -> str:

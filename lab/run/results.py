@@ -89,7 +89,7 @@ def compute(folder: RunFolder, *, state: str) -> dict[str, Any]:
         ],
         "answers": answers,
         "verdict": found.to_dict(),
-        "problems": _problems(folder, events, blocks),
+        "problems": _problems(folder, events, blocks, state),
     }
 
 
@@ -218,13 +218,18 @@ def _unequal(experiment: Experiment, answers: dict[str, Any]) -> str:
     )
 
 
-def _problems(folder: RunFolder, events: list[dict[str, Any]], blocks: list[BlockResult]) -> list[dict[str, Any]]:
+def _problems(
+    folder: RunFolder, events: list[dict[str, Any]], blocks: list[BlockResult], state: str
+) -> list[dict[str, Any]]:
     """Problems of the run as a whole: what the runner noted, and each problem of a block once, with its count."""
     problems = [
         {"code": e["kind"], "text": e["text"], "remedy": "", "blocks": None}
         for e in events
         if e["kind"] in ("problem", "died")
     ]
+    if state == "interrupted":
+        text = f"The run was interrupted: {folder.status().message}."
+        problems.append({"code": "interrupted", "text": text, "remedy": "Run it again.", "blocks": None})
     changes = sum(e["kind"] == "change" for e in events)
     if changes:
         text = f"Settings were changed {changes} times while the load ran: whole-run figures mix them."

@@ -206,7 +206,9 @@ class Server:
         if self.managed is None:
             return f"{self.grpc_url} does not answer"
         how = "" if self._process is None else f" ({launch.ending(self._process.exit_status)})"
-        return f"Triton ended{how}; its last words: {' | '.join(last_lines(Path(self.managed.log), 3))}"
+        # Lines that begin with I are information, such as that a model was loaded long before.
+        words = [line for line in last_lines(Path(self.managed.log), 20) if not line.startswith("I")][-3:]
+        return f"Triton ended{how}; its last words: {' | '.join(words) or 'none'}"
 
     def stop(self) -> str:
         """Stops the process, started here or attached to; how it ended: "stopped", "killed after 15 s"."""

@@ -448,8 +448,8 @@ def test_a_second_implementation_agrees(requests_of, window_of, rows, objective_
     assert summary.goodput_rps == pytest.approx(sum(row in ended for row in good) / window_s)
     if due:
         assert summary.slo_attainment_fraction == pytest.approx(sum(row in due for row in good) / len(due))
-    if ended:
-        assert summary.error_fraction == pytest.approx(sum(row[3] != "ok" for row in ended) / len(ended))
+    if due:
+        assert summary.error_fraction == pytest.approx(sum(row[3] != "ok" for row in due) / len(due))
     assert summary.latency_n == len(took)
     if took:
         assert summary.latency_mean_s == pytest.approx(math.fsum(took) / len(took) / 1000)
@@ -527,3 +527,13 @@ def test_a_window_that_is_empty_divides_by_nothing(requests_of):
     summary = summarize(requests_of(even(5, 1)), window=Window(0, 10, 10), planned=5, slo=Slo(latency_s=1))
     assert summary.throughput_rps is None
     assert summary.in_flight_mean is None
+
+
+def test_timeouts_that_end_after_the_window_are_failures_of_the_window(requests_of, window_of):
+    # A model that hangs from 4 s on: its requests give up 10 s after they were due, long after the window of 6 s.
+    rows = [(ms, ms, ms + 10, "ok") for ms in range(0, 4000, 10)]
+    rows += [(ms, ms, ms + 10_000, "timeout") for ms in range(4000, 6000, 10)]
+    summary = summarize(requests_of(rows), window=window_of(6000), planned=len(rows), slo=None)
+    assert summary.error_fraction == pytest.approx(200 / 600)
+    failures = next(problem for problem in summary.problems if problem.code == "failures")
+    assert "200 timeout" in failures.text

@@ -1,10 +1,16 @@
 """Reported problems with a known right answer, run through the lab against the real Triton."""
 
+import os
+import signal
+import threading
+import time
+
 import pytest
 
 from lab.run import results, runner
 from lab.run.catalogue import single
 from lab.run.folder import new_run_id
+from lab.watch.host import model_processes
 
 pytestmark = pytest.mark.triton
 
@@ -74,3 +80,29 @@ def test_http_and_grpc_measure_the_same_server_alike(triton_server):
     for found in (by_grpc, by_http):
         assert found["ok"] == found["planned"]
         assert 0.030 <= found["service_p50_s"] < 0.045
+
+
+def test_a_model_whose_process_dies_is_named_and_its_timeouts_are_failures(triton_server):
+    # Triton stays "ready" with a dead stub; 40 req/s for 4 s, killed after about 2 s.
+    experiment = single(
+        {"name": "null"},
+        {"arrival": {"kind": "constant", "rate_rps": 40}, "duration_s": 4, "timeout_s": 3},
+    )
+    folder = runner.create(experiment, new_run_id("load"), quick=False, settings=[], url=None)
+
+    def kill() -> None:
+        deadline = time.monotonic() + 20
+        while folder.read("requests").num_rows < 60 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        for pid in model_processes(triton_server.pid)["null"]:
+            os.kill(pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    runner.run(experiment, folder, stop=runner.Stop(), report=lambda line: None)
+    killer.join()
+    document = results.document(folder)
+    summary = document["cells"][0]["summary"]
+    assert summary["ok"] >= 60
+    assert summary["error_fraction"] == pytest.approx(1 - summary["ok"] / 160, abs=0.01)
+    assert any("null no longer serves" in problem["text"] for problem in document["problems"])

@@ -156,7 +156,10 @@ def test_a_server_killed_in_mid_run_ends_it_failed_with_the_time_of_death(triton
     assert document["state"] == "failed"
     died = next(e for e in folder.events() if e["kind"] == "died")
     assert folder.read("requests")["done_ns"].to_numpy().min() < died["t_ns"]
-    assert document["cells"][0]["summary"]["ok"] >= 20
+    summary = document["cells"][0]["summary"]
+    assert summary["ok"] >= 20
+    # The figures end with the server, not with the minute that was planned.
+    assert summary["window_s"] is None or summary["window_s"] < 20
 
 
 def test_kill_9_of_the_runner_shows_interrupted_and_keeps_every_flushed_record(triton_server, lab_home):
@@ -189,7 +192,10 @@ def test_kill_9_of_the_runner_shows_interrupted_and_keeps_every_flushed_record(t
     wait_for(lambda: folder.status().state == "interrupted", limit_s=5.0)
     rows = folder.read("requests").num_rows
     assert rows > 100
-    assert results.document(folder)["cells"][0]["summary"]["ok"] > 0
+    summary = results.document(folder)["cells"][0]["summary"]
+    assert summary["ok"] > 0
+    # Figures cover what is known, not the minute that was planned: 100 req/s is 100 req/s.
+    assert summary["window_s"] is None or summary["throughput_rps"] == pytest.approx(100, rel=0.3)
     # The next run is not held up by the dead one, nor by workers that it left behind.
     assert results.document(start(short()))["state"] == "done"
     assert folder.read("requests").num_rows - rows < 300
