@@ -25,6 +25,7 @@ from typing import IO, Any, cast
 
 from lab import priority
 from lab.errors import InputError, RunError
+from lab.load.schedule import check_rate
 from lab.measure.records import Window
 from lab.spec import ClosedLoop, ModelSpec, Trace, Workload
 
@@ -49,7 +50,8 @@ class Job:
 @dataclass(frozen=True)
 class Progress:
     """Counts of the block so far, some tenths of a second old. `planned` is the arrivals of the whole block, None
-    where users decide; `errors` counts what ended other than ok, by outcome."""
+    where users decide; beyond the first million, those not yet drawn are counted as their rate lets expect, and at the
+    end it is exact. `errors` counts what ended other than ok, by outcome."""
 
     planned: int | None
     sent: int
@@ -185,12 +187,13 @@ class Generator:
 
     def change(self, rate_rps: float | None = None, concurrency: int | None = None) -> int:
         """Change the running block's rate or concurrency; returns the perf_counter_ns from which it holds. InputError
-        when the block has no such thing."""
+        when the block has no such thing, or for a rate that nobody can send."""
         arrival = self._job.workload.arrival
         at_ns = time.perf_counter_ns()
         if rate_rps is not None:
             if isinstance(arrival, ClosedLoop | Trace):
                 raise InputError(f"rate_rps {rate_rps:g}: arrival {arrival.kind} has no rate to change")
+            check_rate(rate_rps)
             at_ns += round(CHANGE_LEAD_S * 1e9)  # the same moment in every worker
             self._tell({"order": "rate", "rate_rps": rate_rps, "at_ns": at_ns, "end_ns": self._window.end_ns})
         if concurrency is not None:

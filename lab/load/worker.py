@@ -30,12 +30,12 @@ from lab.errors import InputError, LabError
 from lab.load.driver import ClosedLoop, Driver, OpenLoop
 from lab.load.payload import POOL, requests_for
 from lab.load.recorder import Recorder
-from lab.load.schedule import arrivals, share
+from lab.load.schedule import chunks, share
 from lab.load.targets import Target
 from lab.load.targets.triton_grpc import TritonGrpc
 from lab.load.targets.triton_http import TritonHttp
 from lab.spec import ClosedLoop as Users
-from lab.spec import ModelSpec, Workload
+from lab.spec import ModelSpec, Trace, Workload
 
 REPORT_S = 0.25
 """Rows are flushed and counts reported this often."""
@@ -68,7 +68,8 @@ class Worker:
         elif driver is None:
             return
         elif kind == "start":
-            self._block = asyncio.create_task(self._run(driver, order["start_ns"]))
+            driver.start(self._target, order["start_ns"])  # now: the next order may be here already
+            self._block = asyncio.create_task(self._run(driver))
         elif kind == "rate" and isinstance(driver, OpenLoop):
             self._change_rate(driver, order["rate_rps"], order["at_ns"], order["end_ns"])
         elif kind == "concurrency" and isinstance(driver, ClosedLoop):
@@ -113,7 +114,8 @@ class Worker:
             return ClosedLoop(users=users, think_s=arrival.think_s, **common)
         cap = workload.max_in_flight
         return OpenLoop(
-            schedule=arrivals(arrival, workload.duration_s, workload.seed),
+            schedule=chunks(arrival, workload.duration_s, workload.seed),
+            rate_rps=0.0 if isinstance(arrival, Trace) else arrival.rate_rps or 0.0,
             max_in_flight=None if cap is None else share(cap, self._worker, self._workers),
             **common,
         )
@@ -126,8 +128,7 @@ class Worker:
             self._messages[:] = self._target.prepare(model.name, pool[self._worker :: self._workers])
             self._made_for = made_for
 
-    async def _run(self, driver: Driver, start_ns: int) -> None:
-        driver.start(self._target, start_ns)
+    async def _run(self, driver: Driver) -> None:
         while not driver.over.done():
             await asyncio.wait([driver.over], timeout=REPORT_S)
             self._recorder.flush()
@@ -153,7 +154,8 @@ class Worker:
         self._changes += 1
         arrival = self._workload.arrival.model_copy(update={"rate_rps": rate_rps})
         left_s = max(end_ns - at_ns, 0) / 1e9
-        driver.change_schedule(at_ns, arrivals(arrival, left_s, self._workload.seed + 1_000_003 * self._changes))
+        seed = self._workload.seed + 1_000_003 * self._changes
+        driver.change_schedule(at_ns, chunks(arrival, left_s, seed), rate_rps)
 
 
 def tell(report: dict[str, Any]) -> bool:

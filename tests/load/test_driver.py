@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from lab.load import driver as driver_module
 from lab.load.driver import ClosedLoop, Driver, OpenLoop
 from lab.load.recorder import Recorder
+from lab.load.schedule import CHUNK, arrivals, chunks
 from lab.load.targets import INVALID
 from lab.measure.records import CANCELLED, ERROR, OK, REFUSED, REQUESTS, TIMEOUT
+from lab.spec import Constant, Poisson
 from lab.stream import read_stream
 
 MS = 1_000_000
@@ -90,8 +93,8 @@ class Block:
         self.elapsed_s = (self.over_ns - self.start_ns) / 1e9
 
 
-def at(*offsets_ms: float) -> np.ndarray:
-    return np.array([round(o * MS) for o in offsets_ms], np.int64)
+def at(*offsets_ms: float) -> list[np.ndarray]:
+    return [np.array([round(o * MS) for o in offsets_ms], np.int64)]
 
 
 def test_every_arrival_of_the_schedule_is_sent_once_and_due_at_its_time(tmp_path: Path) -> None:
@@ -285,6 +288,77 @@ def test_a_change_that_comes_late_repeats_no_number(tmp_path: Path) -> None:
 
     block = Block(tmp_path, OpenLoop, ScriptedTarget(0.0), schedule=at(*range(0, 200, 10)), meanwhile=change)
     assert list(block.request) == list(range(20))
+
+
+@pytest.mark.parametrize("worker", [0, 1])
+def test_a_schedule_drawn_on_the_way_is_the_whole_schedule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worker: int
+) -> None:
+    monkeypatch.setattr(driver_module, "DRAWN_AT_FIRST", 1)
+    monkeypatch.setattr(driver_module, "KEPT_NS", 100 * MS)
+    arrival = Poisson(rate_rps=10_000)
+    whole = arrivals(arrival, 1.5, 0)
+    assert len(whole) > 3 * CHUNK
+    planned: list[int | None] = []
+
+    async def look(driver: OpenLoop, start_ns: int) -> None:
+        planned.append(driver.planned)
+
+    block = Block(
+        tmp_path,
+        OpenLoop,
+        ScriptedTarget(0.0),
+        schedule=chunks(arrival, 1.5, 0),
+        rate_rps=10_000,
+        duration_s=1.5,
+        worker=worker,
+        workers=2,
+        meanwhile=look,
+    )
+    assert list(block.request) == list(range(worker, len(whole), 2))
+    assert np.array_equal(np.rint(block.due_ms * MS).astype(int), whole[worker::2])
+    assert block.driver.planned == len(block.request)
+    # 4,096 are drawn and 10,904 more expected, give or take five times their root; half of them are this worker's.
+    assert planned == [pytest.approx(7500, abs=300)]
+
+
+def test_a_change_to_a_schedule_of_millions_draws_a_little_of_it(tmp_path: Path) -> None:
+    drawn = 0
+
+    def counted(rate_rps: float) -> Iterator[np.ndarray]:
+        nonlocal drawn
+        for part in chunks(Constant(rate_rps=rate_rps), 3600.0, 0):
+            drawn += len(part)
+            yield part
+
+    async def change(driver: OpenLoop, start_ns: int) -> None:
+        for rate_rps in (10_000, 20_000, 10_000):
+            driver.change_schedule(time.perf_counter_ns() + 10 * MS, counted(rate_rps), rate_rps)
+            await asyncio.sleep(0.05)
+        assert driver.planned == pytest.approx(36_000_000, rel=1e-3)
+        driver.cancel()
+
+    block = Block(tmp_path, OpenLoop, ScriptedTarget(0.0), schedule=at(0, 5), duration_s=3600, meanwhile=change)
+    assert drawn <= 8 * CHUNK
+    assert list(block.request) == list(range(len(block.request)))
+    assert block.driver.planned == len(block.request) > 100
+
+
+def test_cancel_records_what_was_due_before_it_was_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver_module, "DRAWN_AT_FIRST", 1)
+
+    async def stop(driver: OpenLoop, start_ns: int) -> None:
+        time.sleep(0.05)  # the client stands still while a thousand a ms become due
+        stopped_ns.append(time.perf_counter_ns() - start_ns)
+        driver.cancel()
+
+    stopped_ns: list[int] = []
+    schedule = chunks(Constant(rate_rps=1e6), 10.0, 0)
+    block = Block(
+        tmp_path, OpenLoop, ScriptedTarget(None), schedule=schedule, rate_rps=1e6, duration_s=10, meanwhile=stop
+    )
+    assert list(block.request) == list(range(len(block.request)))
+    assert block.driver.planned == len(block.request) >= stopped_ns[0] // 1000
 
 
 def test_one_silent_request_of_many_does_not_hold_the_others_up(tmp_path: Path) -> None:

@@ -333,6 +333,38 @@ def test_the_rate_changes_while_the_block_runs(bench: Bench) -> None:
     assert 1500 - 10.1 <= after[-1] < 1500
 
 
+@up_to_three_times
+def test_a_change_of_rate_in_a_long_block_stalls_nothing(bench: Bench) -> None:
+    # All 36 million arrivals of the hour that is left, drawn at once, held the worker up for 2.9 s and took 0.8 GB.
+    for fake in bench.fakes.values():
+        fake.service.take_over(Service())
+    worker = psutil.Process(bench.generator.pids[0])
+    window = bench.begin(Poisson(rate_rps=200), 3600)
+    before_bytes = worker.memory_info().rss
+    effect_ms = (bench.generator.change(rate_rps=10_000) - window.start_ns) / 1e6
+    time.sleep(0.3)
+    grown_bytes = worker.memory_info().rss - before_bytes
+    bench.generator.cancel()
+    block = bench.rows(window, bench.generator.wait(10))
+    check_conservation(block)
+    after = block.sent_ms[block.was_sent & (block.due_ms >= effect_ms)]
+    assert after.min() < effect_ms + 50
+    assert np.diff(np.sort(after)).max() < 50
+    assert grown_bytes < 64 * 2**20
+
+
+def test_a_rate_that_nobody_can_send_is_refused_and_the_block_goes_on(bench: Bench) -> None:
+    for fake in bench.fakes.values():
+        fake.service.take_over(Service())
+    bench.begin(Constant(rate_rps=10), 0.5)
+    for rate_rps in (1e8, 0.0, float("nan")):
+        with pytest.raises(InputError, match=r"^rate_rps \S+: allowed is above 0, up to 1,000,000 "):
+            bench.generator.change(rate_rps=rate_rps)
+    assert bench.generator.wait(10).finished == 5
+    with pytest.raises(InputError, match=r"1,000,000"):
+        bench.begin(Constant(rate_rps=1e8), 3600)
+
+
 def test_the_concurrency_changes_while_the_block_runs(bench: Bench) -> None:
     service = Service(seconds=0.05)
     for fake in bench.fakes.values():

@@ -1,5 +1,6 @@
 """S4, T15, T16 and P20 of the case list, on the schedule alone: arrivals are what they say they are."""
 
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from lab.errors import InputError
-from lab.load.schedule import arrivals, share
-from lab.spec import ClosedLoop, Constant, Gamma, Poisson, Trace
+from lab.load.schedule import CHUNK, HIGHEST_RPS, arrivals, chunks, share
+from lab.spec import Arrival, ClosedLoop, Constant, Gamma, Poisson, Trace
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,42 @@ def test_equal_seeds_give_equal_schedules_and_0_is_a_seed() -> None:
 def test_a_longer_block_starts_with_the_shorter_ones_arrivals() -> None:
     short, long = arrivals(Poisson(rate_rps=90), 2.0, 3), arrivals(Poisson(rate_rps=90), 2.001, 3)
     assert np.array_equal(long[: len(short)], short)
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("cv", [0.5, 1.0, 3.0])
+def test_chunks_are_the_pieces_of_one_long_draw(cv: float, seed: int) -> None:
+    shape = 1 / cv**2
+    gaps_s = np.random.default_rng(seed).gamma(shape, 1 / (shape * 2000), 60_000)
+    whole = np.rint(np.cumsum(gaps_s) * 1e9).astype(np.int64)
+    whole = whole[whole < 20_000_000_000]
+    assert len(whole) > 8 * CHUNK
+    arrival = Poisson(rate_rps=2000) if cv == 1 else Gamma(rate_rps=2000, cv=cv)
+    parts = list(chunks(arrival, 20.0, seed))
+    assert max(map(len, parts)) <= CHUNK
+    assert np.array_equal(np.concatenate(parts), whole)
+    assert np.array_equal(arrivals(arrival, 20.0, seed), whole)
+
+
+def test_chunks_of_a_metronome_are_its_pieces() -> None:
+    parts = list(chunks(Constant(rate_rps=3000), 20.0, 0))
+    assert np.array_equal(np.concatenate(parts), [round(k / 3000 * 1e9) for k in range(60_000)])
+    assert max(map(len, parts)) <= CHUNK
+
+
+@pytest.mark.parametrize("arrival", [Poisson(rate_rps=1e6), Gamma(rate_rps=1e6, cv=2), Constant(rate_rps=1e6)])
+def test_a_long_block_is_not_drawn_before_it_is_asked_for(arrival: Arrival) -> None:
+    # 86 thousand million arrivals: 690 GB, if they were.
+    first, second = islice(chunks(arrival, 86_400.0, 0), 2)
+    assert len(first) == len(second) == CHUNK
+    assert first[-1] <= second[0]
+
+
+@pytest.mark.parametrize("kind", [Poisson, Constant])
+def test_a_rate_that_nobody_can_send_is_refused(kind: type[Poisson] | type[Constant]) -> None:
+    assert HIGHEST_RPS == 1_000_000
+    with pytest.raises(InputError, match=r"^rate_rps 1e\+08: allowed is above 0, up to 1,000,000 requests a second$"):
+        chunks(kind(rate_rps=1e8), 3600.0, 0)
 
 
 @pytest.mark.parametrize("cv", [0.25, 1.0, 3.0])
