@@ -40,6 +40,13 @@ def app_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(script_runner, "_mpa_v1", lambda path: runpy.run_path(path, run_name="__main__"))
 
 
+@pytest.fixture(autouse=True)
+def nothing_hidden(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """`told` makes one line of an exception; a test that does not expect one (and clears the log) fails for it."""
+    yield
+    assert [r.exc_text or str(r.exc_info) for r in caplog.records if r.name == "lab.show.ui.words"] == []
+
+
 @pytest.fixture
 def empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A LAB_HOME in which nothing has run."""

@@ -30,6 +30,10 @@ def test_score(direction: str, size: str, measured: dict[str, Any], right: bool,
     assert word in sentence
 
 
+def test_a_reason_that_ends_in_a_full_stop_gets_no_second_one() -> None:
+    assert score("more", "2×", effect("not comparable", None, "the client limited it."))[1].count(".") == 1
+
+
 @pytest.mark.parametrize("measured", [None, effect("not comparable", None, "the windows differ")])
 def test_a_bet_on_what_was_not_compared_stays_open(measured: dict[str, Any] | None) -> None:
     verdict, sentence = score("more", "2×", measured)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lab.show.grid import Grid, middle, why_missing
+from lab.show.grid import Grid, forbidding, middle, why_missing
 
 ON = {"max_batch_size": 32, "max_queue_delay_us": 2000, "preferred_batch_sizes": [], "max_queue_size": None}
 LOAD = "workload.arrival.saturation_fraction"
@@ -70,3 +70,26 @@ def test_a_run_that_measured_nothing_has_no_levels() -> None:
 def test_an_experiment_without_a_second_factor_has_one_load() -> None:
     plain = {"cells": [{"factors": {"model.batching": None}, "role": "cell", "summary": {"notes": {}}}]}
     assert Grid.of(plain, "model.batching").loads == ("this load",)
+
+
+def test_the_highest_load_that_can_be_compared_is_found_in_any_order() -> None:
+    def cell(batching: Any, load: float, **more: Any) -> dict[str, Any]:
+        factors = {"model.batching": batching, "workload.arrival.saturation_fraction": load}
+        return {"factors": factors, "summary": {"offered_rps": load * 1000, **more}}
+
+    on, text = {"max_batch_size": 8}, "the client was the limit"
+    too_hard = {"problems": [{"text": text, "forbids_verdict": True}, {"text": "rough", "forbids_verdict": False}]}
+    cells = [cell(level, load) for load in (0.8, 0.1) for level in (None, on)]
+    cells += [cell(None, 1.2, **too_hard), cell(on, 1.2, **too_hard)]
+    effects = [
+        {"level": on, "at": {"workload.arrival.saturation_fraction": load}, "metric": "goodput_rps", "verdict": verdict}
+        for load, verdict in ((0.8, "higher"), (0.1, "no detectable difference"), (1.2, "not comparable"))
+    ]
+    document = {"cells": cells, "verdict": {"effects": effects}}
+    grid = Grid.of(document, "model.batching", None)
+    fit = grid.comparable(document, "goodput_rps")
+    assert set(fit) == {"80 % of saturation", "10 % of saturation"}
+    assert grid.highest(fit) == "80 % of saturation"
+    assert grid.highest(grid.loads) == "120 % of saturation"
+    assert forbidding(grid.at(grid.baseline, "120 % of saturation")) == [text]
+    assert forbidding(grid.at(grid.baseline, "80 % of saturation")) == []

@@ -15,7 +15,7 @@ from streamlit.testing.v1 import AppTest
 from lab.errors import RunError
 from lab.run import catalogue, launch, results
 from lab.run.folder import RunFolder
-from lab.show.ui import listing, reads
+from lab.show.ui import flight, listing, reads
 from tests.show.conftest import DONE, FAILED, STOPPED
 from tests.show.synthetic import Author, batching_run
 
@@ -109,6 +109,50 @@ def test_a_damaged_folder_is_listed_and_does_not_hide_the_others(full_home: Path
     assert not app.exception
     assert "damaged" in words(app) and "stopped" in words(app)
     assert open_page("live", run=DONE).warning[0].value.count("\n") == 0
+
+
+DAMAGE = {
+    "no cells": ("run.json", lambda d: d.pop("cells")),
+    "cells of no kind": ("run.json", lambda d: d.update(cells=5)),
+    "an experiment of no kind": ("run.json", lambda d: d.update(experiment=[1])),
+    "a summary without its verdict": ("summary.json", lambda d: d.pop("verdict")),
+    "a summary of no kind": ("summary.json", lambda d: d.update(cells=[{"factors": {}}])),
+}
+
+
+@pytest.mark.parametrize("page", ["start", "batching", "live", "runs", "system"])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_run_that_makes_no_sense_is_one_line(
+    page: str, damage: str, full_home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    name, spoil = DAMAGE[damage]
+    path = full_home / "runs" / DONE / name
+    document = json.loads(path.read_text())
+    spoil(document)  # type: ignore[no-untyped-call]
+    path.write_text(json.dumps(document))
+    app = open_page(page, run=DONE)
+    assert not app.exception
+    assert len(app.error) <= 1
+    assert all("\n" not in error.value and "cannot be shown: " in error.value for error in app.error)
+    caplog.clear()
+
+
+def test_an_exception_inside_a_ticking_part_is_one_line(
+    empty_home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    load_run()
+    monkeypatch.setattr(flight, "_held", lambda *_: {}["series"])
+    app = open_page("live", run=GOING)
+    assert not app.exception
+    assert [e.value for e in app.error] == ["this run cannot be shown: 'series' is missing; the log has more"]
+    assert any(record.exc_info for record in caplog.records)
+    caplog.clear()
+
+
+@pytest.mark.parametrize(("run", "shown"), [(DONE, True), ("x; rm -rf /", False), ("../../etc/passwd", False)])
+def test_a_command_line_is_given_only_for_what_can_be_a_run(run: str, shown: bool, full_home: Path) -> None:
+    commands = [block.value for block in open_page("live", run=run).code if "lab show" in block.value]
+    assert commands == ([f"python -m lab show {run}"] if shown else [])
 
 
 def test_no_page_needs_torch_or_mlflow(empty_home: Path) -> None:
@@ -291,6 +335,41 @@ def test_batching_is_toggled_and_its_delay_set_while_the_load_runs(empty_home: P
     assert third is None
 
 
+def begun(folder: RunFolder, rate_rps: float) -> None:
+    cell = folder.document["cells"][0]
+    workload = {**cell["workload"], "arrival": {**cell["workload"]["arrival"], "rate_rps": rate_rps}}
+    now = time.perf_counter_ns()
+    times = {"start_ns": now, "measured_from_ns": now, "end_ns": now + 60_000_000_000, "t_ns": now}
+    block = {"block": 0, "role": "cell", "cell": 0, "repeat": 0, "planned": None}
+    folder.event("block_start", **block, workload=workload, model=cell["model"], **times)
+
+
+def test_the_controls_show_what_is_in_force_after_a_reload_and_in_another_browser(empty_home: Path) -> None:
+    folder = load_run()
+    begun(folder, 50.0)
+    here = open_page("live", run=GOING)
+    assert here.number_input(key=f"l_rate_rps_{GOING}").value == 50.0
+    batching = {"max_batch_size": 8, "max_queue_delay_us": 700}
+    folder.event("change", field="rate_rps", **{"from": 50.0}, to=250.0)
+    folder.event("change", field="batching", **{"from": None}, to=batching)
+    for app in (open_page("live", run=GOING), here.run()):
+        assert not app.exception
+        assert app.number_input(key=f"l_rate_rps_{GOING}").value == 250.0
+        assert app.toggle(key=f"l_batching_{GOING}").value is True
+        assert app.select_slider(key=f"l_delay_{GOING}").value == 0.7
+    assert not (folder.path / "control.jsonl").exists()  # looking changes nothing
+    here.select_slider(key=f"l_delay_{GOING}").set_value(2.0).run()
+    (change,) = sent(folder)
+    assert (change["batching"]["max_batch_size"], change["batching"]["max_queue_delay_us"]) == (8, 2000)
+
+
+def test_between_a_change_and_its_effect_the_control_keeps_what_was_asked(empty_home: Path) -> None:
+    begun(load_run(), 50.0)
+    app = open_page("live", run=GOING)
+    app.number_input(key=f"l_rate_rps_{GOING}").set_value(250.0).run()
+    assert app.run().number_input(key=f"l_rate_rps_{GOING}").value == 250.0
+
+
 def test_an_experiment_offers_no_change_by_hand(full_home: Path) -> None:
     shutil.copytree(full_home / "runs" / DONE, full_home / "runs" / GOING)
     going = RunFolder.open(GOING)
@@ -342,6 +421,18 @@ def test_runs_are_found_by_words_and_state(full_home: Path) -> None:
     app = open_page("runs", r_state="stopped")
     assert STOPPED in words(app) and DONE not in words(app)
     assert "No run matches" in words(open_page("runs", r_q="no such thing"))
+
+
+def test_the_search_minds_no_capitals() -> None:
+    line = reads.RunLine("20261130-020202-x", "done", "", "Batching", "Digits", 1, False, "")
+    assert listing.matching([line], "bATCHING digits", None) == [line]
+    assert listing.matching([line], "embedder", None) == []
+
+
+def test_a_damaged_run_says_why_in_full_and_so_does_its_download(full_home: Path) -> None:
+    (full_home / "runs" / DONE / "run.json").write_text("{ torn")
+    assert any("run.json: damaged: Expecting" in c.value for c in open_page("runs").caption)
+    assert "run.json: damaged" in json.loads(listing._figures(DONE))["error"]
 
 
 def test_deleting_removes_the_run_and_a_refusal_is_told(full_home: Path) -> None:

@@ -9,6 +9,7 @@ from functools import partial
 import streamlit as st
 
 from lab.errors import LabError
+from lab.home import home
 from lab.run import folder, results
 from lab.run.folder import RunFolder
 from lab.show.ui import reads
@@ -66,7 +67,7 @@ def open_link(line: reads.RunLine) -> None:
 
 def table(lines: Sequence[reads.RunLine]) -> None:
     """Runs with their state, figures to take away, and deletion."""
-    header = st.columns(COLUMNS, vertical_alignment="center", gap="small")
+    header = st.container(key="runs_header").columns(COLUMNS, vertical_alignment="center", gap="small")
     for column, title in zip(header, ("Run", "State", "Started", "Id", ""), strict=True):
         column.markdown(f":small[:gray[**{title}**]]" if title else "")
     for line in lines:
@@ -99,7 +100,7 @@ def table(lines: Sequence[reads.RunLine]) -> None:
             ):
                 _confirm_delete(line.run_id, line.what)
         if line.state == "damaged":
-            st.caption(f"{line.run_id}: {line.message}")
+            st.caption(line.message.replace(f"{home()}/", ""))
 
 
 def matching(lines: Sequence[reads.RunLine], words: str | None, state: str | None) -> list[reads.RunLine]:
