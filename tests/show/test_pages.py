@@ -277,6 +277,34 @@ def test_nonsense_in_the_link_falls_back_to_the_default(full_home: Path) -> None
     assert app.number_input(key="b_slo").value == 20.0
 
 
+def test_one_request_has_one_cost_on_the_page(full_home: Path) -> None:
+    said = words(open_page("batching", run=DONE))
+    costs = re.findall(r"[Oo]ne item costs .+? of compute alone and .+? in a batch of \d+", said)
+    assert len(costs) == 2  # in the verdict and under Why
+    assert costs[0].lower() == costs[1].lower()
+
+
+def test_a_load_that_forbids_a_verdict_is_not_the_default_and_says_why(full_home: Path) -> None:
+    path = full_home / "runs" / DONE / "summary.json"
+    document = json.loads(path.read_text())
+    text = "The client was the limit."
+    problem = {"code": "client_limited", "text": text, "remedy": "More workers.", "forbids_verdict": True}
+    fraction = "workload.arrival.saturation_fraction"
+    for cell in document["cells"]:
+        if cell["factors"].get(fraction) == 1.2:
+            cell["summary"]["problems"] = [problem]
+    for effect in document["verdict"]["effects"]:
+        if effect["at"].get(fraction) == 1.2:
+            effect.update(verdict="not comparable", reason=text, ratio=None)
+    path.write_text(json.dumps(document))
+    said = words(open_page("batching", run=DONE, b_bet="more"))
+    assert "Executed batch sizes at 80 % of saturation" in said
+    assert "You bet on more" in said  # scored at 80 %, not left open
+    assert "No verdict on these figures" not in said
+    said = words(open_page("batching", run=DONE, b_load="120 %"))
+    assert f"No verdict on these figures] batching off: {text}" in said
+
+
 def test_a_bet_is_scored(full_home: Path) -> None:
     app = open_page("batching", run=DONE, b_bet="fewer")
     assert "You bet on fewer, 2×" in words(app)

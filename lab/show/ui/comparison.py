@@ -188,7 +188,8 @@ def happened(folder: RunFolder, document: dict[str, Any], bet: tuple[str | None,
 
 def why(grid: Grid, document: dict[str, Any], level: str, model: str) -> None:
     """The cause in one chart, every comparison with its interval, and what makes the figures doubtful."""
-    load = grid.highest(grid.loads)  # the verdict's own choice: where requests come closest together
+    compared = [load for load in grid.loads if grid.at(grid.baseline, load) and len(list(grid.levels_at(load))) > 1]
+    load = grid.highest(compared or grid.loads)  # the verdict's own choice: where requests come closest together
     cause = draw.cost_of_one([*grid.at(level, load), *grid.at(grid.baseline, load)], model)
     if sentence := _cost_sentence(grid, load, gained=bool(document["verdict"]["holds"])):
         st.markdown(f"At {load}, all settings of batching together: {sentence[0].lower()}{sentence[1:]}")
