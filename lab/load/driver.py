@@ -12,28 +12,21 @@ and one timer serves all of them. Knows nothing of processes, files, or wire for
 
 from __future__ import annotations
 
-import array
 import asyncio
 import time
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from lab.load.pacer import Pacer
 from lab.load.recorder import NEVER_SENT, Recorder
-from lab.load.schedule import CHUNK, before, share
+from lab.load.schedule import share
 from lab.load.targets import INVALID, Target
+from lab.load.timetable import Timetable
 from lab.measure.records import CANCELLED, ERROR, OK, TIMEOUT, Int64s
 
 BURST = 64
 """Most requests sent before answers are read again: a client that has fallen behind must still hear the server."""
-
-DRAWN_AT_FIRST = 1_000_000
-"""Arrivals drawn while the block is prepared, when nobody waits: 8 MB, and all of most blocks."""
-KEPT_NS = 1_000_000_000
-"""Arrivals this long past are forgotten; a change of schedule must reach the worker sooner."""
 
 EVER_NS = 2**63 - 1
 
@@ -181,73 +174,37 @@ class OpenLoop(Driver):
         self, *, schedule: Iterable[Int64s], rate_rps: float = 0.0, max_in_flight: int | None = None, **share: Any
     ) -> None:
         super().__init__(**share)
-        self._schedule: Iterator[Int64s] | None = iter(schedule)  # what is not yet drawn; None: nothing
-        self._rate_rps = rate_rps
-        self._due = array.array("q")  # drawn arrivals, offsets from the start
-        self._first = 0  # number of the first of them
-        self._drawn = 0  # number after the last of them
-        self._draw_at = 0  # the number of the next request at which to draw more
+        self._table = Timetable(schedule, rate_rps)
         self._cap = max_in_flight
         self._backlog: deque[tuple[int, int]] = deque()
-        while self._schedule is not None and self._drawn < DRAWN_AT_FIRST:
-            self._draw()
 
     @property
     def planned(self) -> int:
-        planned = self._drawn
-        if self._schedule is not None:
-            planned += round(self._rate_rps * (self._duration_ns - self._due[-1]) / 1e9)
-        return share(planned, self._worker, self._workers)
+        return share(self._table.planned(self._duration_ns), self._worker, self._workers)
 
     def change_schedule(self, at_ns: int, schedule: Iterable[Int64s], rate_rps: float = 0.0) -> None:
         """Replace the arrivals from `at_ns` on by `schedule`, offsets from at_ns."""
-        offset_ns = at_ns - self._start_ns
-        self._schedule = chain(self._cut(offset_ns), (part + offset_ns for part in schedule))
-        self._rate_rps = rate_rps
-        self._draw_ahead()
+        self._table.change(at_ns - self._start_ns, schedule, rate_rps)
+        self._table.draw_ahead(self._next, now() - self._start_ns)
         if not self.over.done():
             self._pacer.set(now())
 
     def cancel(self) -> None:
-        self._schedule = self._cut(now() - self._start_ns)
-        while self._schedule is not None:  # what was due while the client was behind
-            self._draw()
-        due = range(self._next, self._drawn, self._workers)
-        self._backlog.extend((number, self._start_ns + self._due[number - self._first]) for number in due)
+        table = self._table
+        table.end(now() - self._start_ns)
+        due = range(self._next, table.drawn, self._workers)
+        self._backlog.extend((number, self._start_ns + table.due[number - table.first]) for number in due)
         self._next = due.stop
         super().cancel()
 
-    def _cut(self, offset_ns: int) -> Iterator[Int64s]:
-        """Forget the drawn arrivals from `offset_ns` on; returns those before it that are not yet drawn."""
-        kept = bisect_left(self._due, offset_ns)
-        rest = self._schedule if kept == len(self._due) else None
-        del self._due[kept:]
-        self._drawn = self._first + kept
-        self._draw_at = 0
-        return before(offset_ns, rest or ())
-
-    def _draw_ahead(self) -> None:
-        past = bisect_left(self._due, now() - self._start_ns - KEPT_NS, hi=min(self._next, self._drawn) - self._first)
-        del self._due[:past]
-        self._first += past
-        while self._next >= self._draw_at:
-            self._draw()
-
-    def _draw(self) -> None:
-        part = next(self._schedule, None) if self._schedule is not None else None
-        if part is None:
-            self._schedule, self._draw_at = None, EVER_NS
-        else:
-            self._due.frombytes(part.tobytes())
-            self._drawn = self._first + len(self._due)
-            self._draw_at = self._drawn - CHUNK // 2
-
     def _on_time(self) -> None:
+        table = self._table
+        due, first = table.due, table.first
         for _ in range(BURST):
-            if self._next >= self._drawn:
+            if self._next >= table.drawn:
                 break
             number = self._next
-            due_ns = self._start_ns + self._due[number - self._first]
+            due_ns = self._start_ns + due[number - first]
             at_ns = now()
             if due_ns > at_ns:
                 break
@@ -258,10 +215,10 @@ class OpenLoop(Driver):
                 self._backlog.append((number, due_ns))
             else:
                 self._send(number, due_ns)
-        if self._next >= self._draw_at:
-            self._draw_ahead()
-        if self._next < self._drawn:
-            self._pacer.set(self._start_ns + self._due[self._next - self._first])
+        if self._next >= table.draw_at:
+            table.draw_ahead(self._next, now() - self._start_ns)
+        if self._next < table.drawn:
+            self._pacer.set(self._start_ns + due[self._next - table.first])
         elif now() < self._end_ns:
             self._pacer.set(self._end_ns)
         else:
@@ -274,7 +231,7 @@ class OpenLoop(Driver):
             self._finish_when_idle()
 
     def _finish_when_idle(self) -> None:
-        if not self._in_flight and self._next >= self._drawn and now() >= self._end_ns:
+        if not self._in_flight and self._next >= self._table.drawn and now() >= self._end_ns:
             self._finish()
 
     def _waiting(self) -> deque[tuple[int, int]]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.load import driver as driver_module
+from lab.load import timetable
 from lab.load.driver import ClosedLoop, Driver, OpenLoop
 from lab.load.recorder import Recorder
 from lab.load.schedule import CHUNK, arrivals, chunks
@@ -294,8 +294,8 @@ def test_a_change_that_comes_late_repeats_no_number(tmp_path: Path) -> None:
 def test_a_schedule_drawn_on_the_way_is_the_whole_schedule(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worker: int
 ) -> None:
-    monkeypatch.setattr(driver_module, "DRAWN_AT_FIRST", 1)
-    monkeypatch.setattr(driver_module, "KEPT_NS", 100 * MS)
+    monkeypatch.setattr(timetable, "DRAWN_AT_FIRST", 1)
+    monkeypatch.setattr(timetable, "KEPT_NS", 100 * MS)
     arrival = Poisson(rate_rps=10_000)
     whole = arrivals(arrival, 1.5, 0)
     assert len(whole) > 3 * CHUNK
@@ -345,7 +345,7 @@ def test_a_change_to_a_schedule_of_millions_draws_a_little_of_it(tmp_path: Path)
 
 
 def test_cancel_records_what_was_due_before_it_was_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver_module, "DRAWN_AT_FIRST", 1)
+    monkeypatch.setattr(timetable, "DRAWN_AT_FIRST", 1)
 
     async def stop(driver: OpenLoop, start_ns: int) -> None:
         time.sleep(0.05)  # the client stands still while a thousand a ms become due
