@@ -110,10 +110,12 @@ def test_a_change_is_applied_and_its_moment_marked(page: Page, dashboard: Dashbo
     rate = page.get_by_role("spinbutton", name="Rate, requests a second")
     rate.fill("150")
     rate.press("Enter")
-    expect(page.get_by_text(re.compile(r"1\s+rate"))).to_be_visible(timeout=LIMIT_MS)
-    line = "() => document.querySelector('.lab-plot')?.layout.shapes.filter((s) => s.xref === 'x').length"
-    assert page.evaluate(line) == 1
+    expect(page.get_by_text(re.compile(r"1\s+150 req/s"))).to_be_visible(timeout=LIMIT_MS)
+    line = "() => document.querySelector('.lab-plot')?.layout.shapes.filter((s) => s.xref === 'x').length === 1"
+    page.wait_for_function(line, timeout=LIMIT_MS)  # drawn a moment after its words
     expect(page.get_by_text("150 req/s").first).to_be_visible(timeout=LIMIT_MS)
+    page.reload()
+    expect(page.get_by_role("spinbutton", name="Rate, requests a second")).to_have_value("150", timeout=LIMIT_MS)
 
 
 def test_typing_is_not_disturbed_by_the_tick(page: Page, dashboard: Dashboard, feeder: Feeder) -> None:
