@@ -237,8 +237,8 @@ def _answers(answers: dict[str, Any]) -> None:
     levels, largest = answers["levels"], max(level["max_abs_difference"] for level in answers["levels"])
     if all(level["equal"] for level in levels):
         st.caption(
-            f"Same answers, batched or alone: {plural(answers['requests'], 'request')} on {plural(len(levels), 'level')}, "
-            f"largest difference {largest:.1e}."
+            f"Same answers, batched or alone: {plural(answers['requests'], 'request')} on "
+            f"{plural(len(levels), 'level')}, largest difference {largest:.1e}."
         )
     else:
         text = f"The answers differ: by up to {largest:.1e} where {answers['tolerance']:g} is allowed."
