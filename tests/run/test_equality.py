@@ -34,9 +34,9 @@ def test_without_the_baseline_among_the_levels_the_first_stands_in():
     assert [level["equal"] for level in found["levels"]] == [True, False]
 
 
-def test_the_company_that_a_sleeper_ran_in_is_no_answer():
-    alone = [{"SLEPT_S": np.array([[0.01]], np.float32), "BATCH": np.array([[1]], np.int32)}]
-    joined = [{"SLEPT_S": np.array([[0.01]], np.float32), "BATCH": np.array([[8]], np.int32)}]
+def test_how_a_sleeper_ran_is_no_answer():
+    alone = [{"SLEPT_S": np.array([[0.0101]], np.float32), "BATCH": np.array([[1]], np.int32)}]
+    joined = [{"SLEPT_S": np.array([[0.0125]], np.float32), "BATCH": np.array([[8]], np.int32)}]
     assert compare_answers(blocks("off", "on"), [alone, joined], "off")["levels"][1]["equal"] is True
 
 
