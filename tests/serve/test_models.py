@@ -53,8 +53,15 @@ def at_once(server, model, parts, name, output):
     return answers
 
 
-def executions(server, model):
-    return server.client.get_inference_statistics(model).model_stats[0].execution_count
+def executions(server, model, rows):
+    """Executions that `rows` rows took; waits until all are counted, since Triton answers before it counts."""
+    deadline = time.monotonic() + 10
+    while True:
+        stats = server.client.get_inference_statistics(model).model_stats[0]
+        if stats.inference_count >= rows:
+            return stats.execution_count
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
 
 
 def digits():
@@ -100,7 +107,7 @@ def test_digits_answer_the_same_alone_and_in_one_batch_of_unequal_parts(load):
     sizes = [1, 1, 5, 2, 1, 6]
     parts = np.split(images[: sum(sizes)], np.cumsum(sizes)[:-1])
     answers = at_once(server, "d", parts, "IMAGE", "LOGITS")
-    assert executions(server, "d") == 1
+    assert executions(server, "d", sum(sizes)) == 1
     server.load(ModelSpec(name="d", family="digits"))
     for part, answer in zip(parts, answers, strict=True):
         alone = np.vstack([infer(server, "d", row[None], "IMAGE", "LOGITS") for row in part])
@@ -129,7 +136,7 @@ def test_texts_of_unlike_length_share_a_batch_and_answer_as_if_alone(load):
     server = load(ModelSpec(name="e", family="embedder", batching=TOGETHER))
     assert len(TEXTS) == 16
     answers = np.vstack(at_once(server, "e", [texts([line]) for line in TEXTS], "TEXT", "EMBEDDING"))
-    assert executions(server, "e") == 1
+    assert executions(server, "e", len(TEXTS)) == 1
     server.load(ModelSpec(name="e", family="embedder"))
     alone = np.vstack([infer(server, "e", texts([line]), "TEXT", "EMBEDDING") for line in TEXTS])
     np.testing.assert_allclose(answers, alone, atol=1e-4)
