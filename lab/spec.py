@@ -19,12 +19,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from lab.errors import InputError
 
-Family = Literal["digits", "embedder", "sleeper", "null"]
+Family = Literal["digits", "embedder", "llm", "sleeper", "null"]
 Precision = Literal["fp32", "bf16"]
+Scheduler = Literal["one", "static", "continuous"]
+Protocol = Literal["grpc", "http", "openai"]
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
+Tokens = Annotated[int, Field(ge=1, le=1_000_000)]
+Lengths = Tokens | tuple[Tokens, Tokens]
+"""Lengths in tokens: all equal, or drawn uniformly from the first to the last of a pair."""
 
 
 class Value(BaseModel):
@@ -74,29 +79,81 @@ class ModelSpec(Value):
 
     `family` says which code serves it and is the name unless given, so two copies of one family can stand side by
     side under two names. `instances` is the number of processes that serve it, each with its own copy of the weights.
+
+    The language model (family "llm") batches by itself, token by token, so `batching` stays None and these decide:
+    `weights`               a Hugging Face folder or hub id of the Llama architecture; None is SmolLM2-135M-Instruct
+    `scheduler`             "one" request at a time, "static": a batch runs until its last member ends, "continuous":
+                            requests join and leave between two tokens
+    `kv_cache`              False computes every earlier token anew for each next one
+    `max_batch_size`        requests that run together (always 1 with scheduler "one")
+    `max_request_tokens`    of prompt and answer together; the length of a slot in the cache
+    `max_tokens_in_cache`   of all that run together; None is room for max_batch_size full requests
+    `stream_interval`       tokens an answer's chunk holds
+    `threads`               that compute; None is the engine's own choice
     """
 
     name: Name
     family: Family = None  # type: ignore[assignment]  # the name's own unless given; never None once built
     batching: Batching | None = None
-    precision: Precision = "fp32"
+    precision: Precision = None  # type: ignore[assignment]  # the family's own unless given; never None once built
     instances: Annotated[int, Field(ge=1, le=16)] = 1
     device: Literal["cpu", "gpu"] = "cpu"
     seed: Annotated[int, Field(ge=0)] = 0
+    weights: str | None = None
+    scheduler: Scheduler = "continuous"
+    kv_cache: bool = True
+    max_batch_size: Annotated[int, Field(ge=1, le=256)] = 8
+    max_request_tokens: Annotated[int, Field(ge=2, le=1_000_000)] = 1024
+    max_tokens_in_cache: Tokens | None = None
+    stream_interval: Annotated[int, Field(ge=1, le=1024)] = 1
+    threads: Annotated[int, Field(ge=1, le=256)] | None = None
 
     @model_validator(mode="after")
-    def _family_is_the_name(self) -> ModelSpec:
+    def _family_decides_the_rest(self) -> ModelSpec:
         if self.family is None:
             if self.name not in FAMILIES:
                 raise ValueError(
                     f"name {self.name!r} is no family of models, and family is not given{nearest(self.name, FAMILIES)}"
                 )
-            # Written past pydantic so that family stays "unset": a copy with another name gets that name's family.
+            # Written past pydantic so that it stays "unset": a copy with another name gets that name's family.
             self.__dict__["family"] = self.name
+        if self.precision is None:
+            self.__dict__["precision"] = "bf16" if self.family == "llm" else "fp32"
+        return self
+
+    @model_validator(mode="after")
+    def _fields_fit_the_family(self) -> ModelSpec:
+        if self.family == "llm":
+            if self.batching is not None:
+                raise ValueError(
+                    "batching is given for a language model, which batches token by token; allowed: null, "
+                    "with scheduler and max_batch_size instead"
+                )
+            if not self.kv_cache and self.max_tokens_in_cache is not None:
+                raise ValueError(
+                    f"max_tokens_in_cache {self.max_tokens_in_cache} with kv_cache false, which keeps none; "
+                    "allowed: null, or kv_cache true"
+                )
+            return self
+        for name in LLM_FIELDS:
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"{name} {getattr(self, name)!r} is given for family {self.family}; only family llm has it"
+                )
         return self
 
 
-FAMILIES: tuple[str, ...] = ("digits", "embedder", "sleeper", "null")
+FAMILIES: tuple[str, ...] = ("digits", "embedder", "llm", "sleeper", "null")
+LLM_FIELDS = (
+    "weights",
+    "scheduler",
+    "kv_cache",
+    "max_batch_size",
+    "max_request_tokens",
+    "max_tokens_in_cache",
+    "stream_interval",
+    "threads",
+)
 
 
 # --- what is asked ----------------------------------------------------------------------------------------------
@@ -162,6 +219,9 @@ class Workload(Value):
 
     `sleep_s`: service times that the sleeper is asked for, drawn uniformly from this list with the workload's seed.
     `max_in_flight`: cap on unanswered requests; an arrival above it waits in the client, and that wait counts.
+    `prompt_tokens`, `output_tokens`: lengths that a language model is asked for; it goes on past an end token, so that
+    the lengths hold. `stream`: answers come in chunks as they are made, else whole.
+    `protocol`: "grpc" and "http" are Triton's, "openai" is an OpenAI-compatible server's /v1/completions.
     `seed` fixes arrivals and payloads, so two cells with equal workloads see equal requests (0 is a seed).
     """
 
@@ -169,7 +229,10 @@ class Workload(Value):
     duration_s: Annotated[float, Field(gt=0, le=86_400)]
     warmup_s: NonNegativeFloat = 0.0
     sleep_s: tuple[Annotated[float, Field(ge=0, le=600)], ...] = (0.010,)
-    protocol: Literal["grpc", "http"] = "grpc"
+    prompt_tokens: Lengths = 64
+    output_tokens: Lengths = 64
+    stream: bool = True
+    protocol: Protocol = "grpc"
     timeout_s: PositiveFloat = 10.0
     max_in_flight: Annotated[int, Field(ge=1)] | None = None
     workers: Annotated[int, Field(ge=1, le=32)] = 1
@@ -184,15 +247,28 @@ class Workload(Value):
             )
         if not self.sleep_s:
             raise ValueError("sleep_s is empty; allowed: one or more seconds")
+        for name in ("prompt_tokens", "output_tokens"):
+            lengths = getattr(self, name)
+            if isinstance(lengths, tuple) and lengths[0] > lengths[1]:
+                raise ValueError(f"{name} {list(lengths)} ends before it begins; allowed: [least, most]")
         return self
 
 
 class Slo(Value):
-    """A service-level objective: a request is good when its latency *from the scheduled arrival* is within
-    `latency_s`; the objective is met when at least `percentile` of all offered requests are good."""
+    """A service-level objective: a request is good when it is within every limit that is given. `latency_s` and
+    `ttft_s` (to the first token) count *from the scheduled arrival*; `itl_s` is the mean time between tokens after the
+    first. The objective is met when at least `percentile` of all offered requests are good."""
 
-    latency_s: PositiveFloat
+    latency_s: PositiveFloat | None = None
+    ttft_s: PositiveFloat | None = None
+    itl_s: PositiveFloat | None = None
     percentile: Annotated[float, Field(gt=0, lt=1)] = 0.99
+
+    @model_validator(mode="after")
+    def _some_limit(self) -> Slo:
+        if self.latency_s is None and self.ttft_s is None and self.itl_s is None:
+            raise ValueError("no limit is given; allowed: one or more of latency_s, ttft_s and itl_s")
+        return self
 
 
 # --- what question is put ---------------------------------------------------------------------------------------

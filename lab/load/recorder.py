@@ -91,6 +91,7 @@ class Recorder:
                     pa.array(done),
                     pa.array(outcome),
                     detail,
+                    *(pa.nulls(rows, field.type) for field in list(REQUESTS)[7:]),
                 ],
                 schema=REQUESTS,
             )

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute  # makes pa.compute available
 
-SCHEMA_VERSION = "1"
+SCHEMA_VERSION = "2"
 
 OUTCOMES = ("ok", "refused", "timeout", "cancelled", "truncated", "error")
 """How a request ended; the `outcome` column holds the position in this tuple.
@@ -42,6 +42,12 @@ REQUESTS = pa.schema(
         pa.field("done_ns", pa.int64()),  # answer complete, or given up
         pa.field("outcome", pa.uint8()),
         pa.field("detail", pa.string()),  # null when ok
+        # Of answers that are generated; null for others, and where the server did not say.
+        pa.field("prompt_tokens", pa.int32()),  # the server's count
+        pa.field("output_tokens", pa.int32()),  # the server's count; of a request that failed, those that arrived
+        pa.field("chunk_ns", pa.list_(pa.int64())),  # arrival of each chunk that held tokens, in order
+        pa.field("chunk_tokens", pa.list_(pa.int32())),  # tokens in each of them
+        pa.field("reasoning_chunks", pa.int32()),  # how many of them, from the first on, were reasoning
     ],
     metadata={"schema_version": SCHEMA_VERSION, "outcomes": ",".join(OUTCOMES)},
 )
@@ -72,6 +78,39 @@ Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
+class Streams:
+    """What the requests of one block (n) generated, beside `Requests` and in its order. Token counts are -1 where the
+    server gave none. The chunks of request i are rows first[i] to first[i + 1] of `t_ns` and `tokens`."""
+
+    prompt_tokens: Int64s  # [n]
+    output_tokens: Int64s  # [n]
+    reasoning_chunks: Int64s  # [n]
+    first: Int64s  # [n + 1]
+    t_ns: Int64s
+    tokens: Int64s
+
+    @classmethod
+    def from_table(cls, table: pa.Table) -> Streams:
+        """The columns of a table with the REQUESTS schema."""
+        chunks = table["chunk_ns"].combine_chunks()
+        lengths = pa.compute.list_value_length(chunks).fill_null(0).to_numpy(zero_copy_only=False)
+
+        def counts(name: str, missing: int) -> Int64s:
+            return table[name].fill_null(missing).to_numpy().astype(np.int64)
+
+        return cls(
+            prompt_tokens=counts("prompt_tokens", -1),
+            output_tokens=counts("output_tokens", -1),
+            reasoning_chunks=counts("reasoning_chunks", 0),
+            first=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+            t_ns=pa.compute.list_flatten(chunks).to_numpy(zero_copy_only=False),
+            tokens=pa.compute.list_flatten(table["chunk_tokens"].combine_chunks())
+            .to_numpy(zero_copy_only=False)
+            .astype(np.int64),
+        )
+
+
+@dataclass(frozen=True)
 class Requests:
     """The finished requests of one block as columns of equal length, in any order. `sent_ns` is -1 where the
     request was never sent."""
@@ -81,6 +120,7 @@ class Requests:
     done_ns: Int64s
     outcome: npt.NDArray[np.uint8]
     detail: pa.ChunkedArray | None = None  # only read when failures are explained
+    streams: Streams | None = None  # None where nothing was generated
 
     def __len__(self) -> int:
         return len(self.due_ns)
@@ -96,6 +136,7 @@ class Requests:
             done_ns=table["done_ns"].to_numpy(),
             outcome=table["outcome"].to_numpy(),
             detail=table["detail"],
+            streams=None if table["chunk_ns"].null_count == len(table) else Streams.from_table(table),
         )
 
 
