@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -127,21 +128,24 @@ class Author:
         if cut_s is not None:
             given_up = done_ns > start_ns + int(cut_s * SECOND)
             outcome[given_up], done_ns[given_up] = CANCELLED, start_ns + int(cut_s * SECOND)
-        order = np.argsort(done_ns, kind="stable")
-        self.writer.write(
-            pa.table(
-                {
-                    "block": pa.array(np.full(len(order), index), pa.int32()),
-                    "request": pa.array(order, pa.int64()),
-                    "due_ns": due_ns[order],
-                    "sent_ns": sent_ns[order],
-                    "done_ns": done_ns[order],
-                    "outcome": outcome[order],
-                    "detail": pa.array([None if o == OK else "given up" for o in outcome[order]], pa.string()),
-                },
-                schema=REQUESTS,
-            )
+        self.write(
+            {
+                "block": np.full(len(due_ns), index, np.int32),
+                "request": np.arange(len(due_ns)),
+                "due_ns": due_ns,
+                "sent_ns": sent_ns,
+                "done_ns": done_ns,
+                "outcome": outcome,
+                "detail": [None if o == OK else "given up" for o in outcome],
+            }
         )
+
+    def write(self, rows: dict[str, Any]) -> None:
+        """Requests by column, in order of completion; what is not given is null."""
+        n = len(rows["done_ns"])
+        columns = [pa.array(rows.get(field.name, [None] * n), field.type) for field in REQUESTS]
+        table = pa.Table.from_arrays(columns, schema=REQUESTS)
+        self.writer.write(table.take(np.argsort(rows["done_ns"], kind="stable")))
 
     def server(self, model: ModelSpec, start_ns: int, served: Served, duration_s: float) -> None:
         """Cumulative counters, scraped once a second and at the end."""

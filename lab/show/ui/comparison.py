@@ -9,7 +9,7 @@ import streamlit as st
 from lab.measure.judgement import CellResult
 from lab.measure.sharing import sharing
 from lab.measure.summary import Summary
-from lab.measure.words import NOT_MEASURED, format_metric, format_seconds, metric_label, plural
+from lab.measure.words import NOT_MEASURED, format_metric, metric_label, plural
 from lab.run.folder import RunFolder
 from lab.run.status import Status
 from lab.show import bets
@@ -18,7 +18,7 @@ from lab.show.charts.latency import percentiles
 from lab.show.grid import Grid, forbidding, middle, why_missing
 from lab.show.ui import chart, reads, runs
 from lab.show.ui.cards import Card, cards
-from lab.show.ui.words import badge, told, why_ended
+from lab.show.ui.words import badge, objective, told, why_ended
 from lab.spec import Experiment
 
 FIGURES = {
@@ -36,10 +36,9 @@ HOLDS = {
 
 def predict(experiment: Experiment) -> tuple[str | None, str]:
     """The bet: which way and how much. It lives in the URL, so it stays with the run that it was placed on."""
-    objective = format_seconds(experiment.slo.latency_s)
     st.markdown(
-        f"At more load than the unbatched model can take, how many requests will batching serve within {objective}, "
-        "compared to batching off?"
+        "At more load than the unbatched model can take, how many requests will batching serve "
+        f"within {objective(experiment.slo)}, compared to batching off?"
     )
     direction = st.segmented_control(
         "Requests served in time", bets.DIRECTIONS, key="b_bet", bind="query-params", label_visibility="collapsed"
@@ -62,8 +61,9 @@ def run_form(experiment: Experiment) -> None:
         help="digits: a small network, where a call costs more than its arithmetic. embedder: a sentence encoder.",
     )
     left, right = st.columns(2, vertical_alignment="bottom")
+    limit_s = experiment.slo.latency_s
     slo_ms = left.number_input(
-        "Objective, ms", 1.0, 10_000.0, experiment.slo.latency_s * 1e3, 5.0, "%g", key="b_slo", bind="query-params"
+        "Objective, ms", 1.0, 10_000.0, limit_s and limit_s * 1e3, 5.0, "%g", key="b_slo", bind="query-params"
     )
     depth = right.segmented_control(
         "Depth",
@@ -86,7 +86,8 @@ def run_form(experiment: Experiment) -> None:
         width="stretch",
     ):
         settings = [f"model.name={model}"] if model != experiment.model.name else []
-        settings += [f"slo.latency_s={slo_ms / 1e3:g}"] if slo_ms != experiment.slo.latency_s * 1e3 else []
+        if slo_ms and (limit_s is None or slo_ms != limit_s * 1e3):
+            settings.append(f"slo.latency_s={slo_ms / 1e3:g}")
         runs.start("batching", settings, quick=depth != "whole", page="pages/batching.py")
 
 
