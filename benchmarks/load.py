@@ -99,7 +99,10 @@ def rows_for(lab: Lab, peer: Path, model: ModelSpec, in_flight: int) -> list[Row
         ratio = median([a.p50_s / b.p50_s for a, b in zip(ours, theirs, strict=False)])
         rows.append(Row(f"p50 beside perf_analyzer's, {what}", ratio, "ratio", None, len(theirs), note))
         off = None if ratio is None else abs(ratio - 1)
-        rows.append(Row(f"p50 off perf_analyzer's by, {what}", off, "", "<= 0.05", len(theirs), note))
+        # The null model answers in less than half a millisecond, of which the clients' own cost is a good part: there
+        # the two need not agree, the quicker client just shows less.
+        goal = None if model.family == "null" else "<= 0.05"
+        rows.append(Row(f"p50 off perf_analyzer's by, {what}", off, "", goal, len(theirs), note))
     return rows
 
 

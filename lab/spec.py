@@ -221,7 +221,8 @@ class Workload(Value):
     `max_in_flight`: cap on unanswered requests; an arrival above it waits in the client, and that wait counts.
     `prompt_tokens`, `output_tokens`: lengths that a language model is asked for; it goes on past an end token, so that
     the lengths hold. `stream`: answers come in chunks as they are made, else whole.
-    `protocol`: "grpc" and "http" are Triton's, "openai" is an OpenAI-compatible server's /v1/completions.
+    `protocol`: "grpc" and "http" are Triton's, "openai" is an OpenAI-compatible server's /v1/completions, which may
+    know the model by another name, `served_model`.
     `seed` fixes arrivals and payloads, so two cells with equal workloads see equal requests (0 is a seed).
     """
 
@@ -233,6 +234,7 @@ class Workload(Value):
     output_tokens: Lengths = 64
     stream: bool = True
     protocol: Protocol = "grpc"
+    served_model: str | None = None
     timeout_s: PositiveFloat = 10.0
     max_in_flight: Annotated[int, Field(ge=1)] | None = None
     workers: Annotated[int, Field(ge=1, le=32)] = 1

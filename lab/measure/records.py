@@ -80,7 +80,8 @@ Int64s = npt.NDArray[np.int64]
 @dataclass(frozen=True)
 class Streams:
     """What the requests of one block (n) generated, beside `Requests` and in its order. Token counts are -1 where the
-    server gave none. The chunks of request i are rows first[i] to first[i + 1] of `t_ns` and `tokens`."""
+    server gave none. The chunks of request i are rows first[i] to first[i + 1] of `t_ns` and `tokens`; a request whose
+    chunks were not counted one by one has them with -1."""
 
     prompt_tokens: Int64s  # [n]
     output_tokens: Int64s  # [n]
@@ -92,11 +93,14 @@ class Streams:
     @classmethod
     def from_table(cls, table: pa.Table) -> Streams:
         """The columns of a table with the REQUESTS schema."""
-        chunks = table["chunk_ns"].combine_chunks()
+        chunks, held = (table[name].combine_chunks() for name in ("chunk_ns", "chunk_tokens"))
         lengths = pa.compute.list_value_length(chunks).fill_null(0).to_numpy(zero_copy_only=False)
+        tokens = np.full(int(lengths.sum()), -1, dtype=np.int64)
+        counted = np.repeat(held.is_valid().to_numpy(zero_copy_only=False), lengths)
+        tokens[counted] = pa.compute.list_flatten(held).to_numpy(zero_copy_only=False)
 
         def counts(name: str, missing: int) -> Int64s:
-            return table[name].fill_null(missing).to_numpy().astype(np.int64)
+            return np.asarray(table[name].fill_null(missing), dtype=np.int64)
 
         return cls(
             prompt_tokens=counts("prompt_tokens", -1),
@@ -104,9 +108,7 @@ class Streams:
             reasoning_chunks=counts("reasoning_chunks", 0),
             first=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
             t_ns=pa.compute.list_flatten(chunks).to_numpy(zero_copy_only=False),
-            tokens=pa.compute.list_flatten(table["chunk_tokens"].combine_chunks())
-            .to_numpy(zero_copy_only=False)
-            .astype(np.int64),
+            tokens=tokens,
         )
 
 

@@ -33,14 +33,15 @@ def single(
     model: dict[str, Any], workload: dict[str, Any], settings: Sequence[str] = (), *, name: str = "load"
 ) -> Experiment:
     """An experiment of one cell from plain values, with `--set PATH=VALUE` applied. Its goodput counts answers within
-    100 ms unless slo.latency_s is set."""
+    100 ms, of a language model those that begin within a second and go on within 100 ms a token, unless slo is set."""
+    generates = "llm" in (model.get("name"), model.get("family"))
     plain = {
         "id": name,
         "question": "How does this model answer under this load?",
         "hypothesis": "None: a single measurement compares nothing.",
         "model": model,
         "workload": workload,
-        "slo": {"latency_s": 0.1},
+        "slo": {"ttft_s": 1.0, "itl_s": 0.1} if generates else {"latency_s": 0.1},
         "repeats": 1,
     }
     return settle(parse(Experiment, plain), [parse_setting(s) for s in settings], quick=False)

@@ -7,6 +7,7 @@ repeated click is applied once. What may be changed:
     {"rate_rps": 200}                                a run of one cell with an open loop
     {"concurrency": 16}                              a run of one cell with a closed loop
     {"batching": null} or {"batching": {…}}          a run of one cell; the model is reloaded under load
+    {"kv_cache": false}, {"scheduler": "static"}, {"precision": "fp32"}     likewise
 
 An experiment with several cells takes only `stop`: a change by hand would falsify its comparison.
 """
@@ -22,9 +23,10 @@ from typing import Any
 
 from lab.errors import InputError
 from lab.run.folder import RunFolder
-from lab.spec import Batching, ClosedLoop, ModelSpec, Value, Workload, nearest, parse, set_path
+from lab.spec import ClosedLoop, ModelSpec, Workload, nearest, set_path
 
-FIELDS = ("stop", "rate_rps", "concurrency", "batching")
+MODEL_FIELDS = ("batching", "kv_cache", "scheduler", "precision")
+FIELDS = ("stop", "rate_rps", "concurrency", *MODEL_FIELDS)
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,8 @@ def checked(raw: dict[str, Any], model: ModelSpec, workload: Workload, *, cells:
     if cells > 1:
         raise InputError(f"{field} can't be changed while an experiment of {cells} cells runs; allowed: stop")
     closed = isinstance(workload.arrival, ClosedLoop)
-    if field == "batching":
-        batching: Value | None = None if value is None else parse(Batching, value)
-        return Change(change_id, field, value, set_path(model, "batching", batching), workload)
+    if field in MODEL_FIELDS:
+        return Change(change_id, field, value, set_path(model, field, value), workload)
     if field == "rate_rps" and closed:
         raise InputError("rate_rps can't be set on a closed loop; allowed: concurrency")
     if field == "concurrency" and not closed:

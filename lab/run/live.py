@@ -18,7 +18,9 @@ import pyarrow.compute as pc
 from lab.measure.records import SERVER, TELEMETRY, Requests, Window
 from lab.measure.series import SECOND_NS, RequestSeries, growth, last_reading
 from lab.measure.summary import Summary, summarize
+from lab.measure.token_series import TokenSeries
 from lab.measure.words import level_label
+from lab.run.control import MODEL_FIELDS
 from lab.run.folder import RunFolder
 from lab.run.results import between, delta
 from lab.run.status import Status
@@ -53,6 +55,7 @@ class Live:
         self._server = SERVER.empty_table()
         self._telemetry = TELEMETRY.empty_table()
         self._requests: RequestSeries | None = None
+        self._tokens: TokenSeries | None = None
         self._block_rows: list[pa.Table] = []
         self._block = -1
 
@@ -65,11 +68,13 @@ class Live:
             return LiveView(status, 0)
         origin_ns = starts[0]["start_ns"]
         self._requests = self._requests or RequestSeries(origin_ns)
+        self._tokens = self._tokens or TokenSeries(origin_ns)
         fresh = self._tails["requests"].new()
         self._requests.add(Requests.from_table(fresh))
+        self._tokens.add(Requests.from_table(fresh))
         self._server = pa.concat_tables([self._server, self._tails["server"].new()])
         self._telemetry = pa.concat_tables([self._telemetry, self._tails["telemetry"].new()])
-        seconds = self._requests.seconds
+        seconds = max(self._requests.seconds, _seconds_scraped(self._server, origin_ns))
         model, workload = _in_force(starts[-1], events)
         return LiveView(
             status=status,
@@ -77,6 +82,10 @@ class Live:
             series={
                 "t_s": np.arange(seconds, dtype=np.float32),
                 **self._requests.columns(seconds),
+                **(self._tokens.columns(seconds) if model["family"] == "llm" else {}),
+                **(
+                    _engine_columns(self._server, model["name"], origin_ns, seconds) if model["family"] == "llm" else {}
+                ),
                 **_server_columns(self._server, starts[-1]["model"]["name"], origin_ns, seconds),
             },
             memory_mib=_memory(self._telemetry, origin_ns, seconds),
@@ -116,8 +125,8 @@ def _in_force(start: dict[str, Any], events: list[dict[str, Any]]) -> tuple[dict
     model, workload = dict(start["model"]), dict(start["workload"])
     for event in events:
         if event["kind"] == "change" and event["t_ns"] >= start["start_ns"]:
-            if event["field"] == "batching":
-                model["batching"] = event["to"]
+            if event["field"] in MODEL_FIELDS:
+                model[event["field"]] = event["to"]
             else:
                 workload["arrival"] = {**workload["arrival"], event["field"]: event["to"]}
     return model, workload
@@ -138,10 +147,34 @@ def _server_columns(server: pa.Table, model: str, origin_ns: int, seconds: int) 
     return {name: column.astype(np.float32) for name, column in columns.items()}
 
 
+def _engine_columns(server: pa.Table, model: str, origin_ns: int, seconds: int) -> dict[str, Any]:
+    """What the engine says of itself: requests that run and wait, tokens in its cache, tokens it wrote each second."""
+    columns = {
+        name.removeprefix("engine_"): _gauge(server, model, name, origin_ns, seconds)
+        for name in ("engine_running", "engine_waiting", "engine_cache_tokens_used")
+    }
+    written = _growth(server, model, "engine_output_tokens", origin_ns, seconds)
+    return {**columns, "written_tokens_per_s": written.astype(np.float32)}
+
+
+def _seconds_scraped(server: pa.Table, origin_ns: int) -> int:
+    """Whole seconds of which the server told something: an answer may take longer than a look at the chart."""
+    return 0 if server.num_rows == 0 else max(0, (pc.max(server["t_ns"]).as_py() - origin_ns) // SECOND_NS)
+
+
+def _gauge(server: pa.Table, model: str, name: str, origin_ns: int, seconds: int) -> Any:
+    rows = _rows(server, model, name)
+    return last_reading(rows["t_ns"].to_numpy(), rows["value"].to_numpy(), origin_ns, seconds)
+
+
 def _growth(server: pa.Table, model: str, name: str, origin_ns: int, seconds: int) -> Any:
-    wanted = pc.and_(pc.equal(server["model"], model), pc.equal(server["field"], name))
-    rows = server.filter(pc.and_(wanted, pc.is_valid(server["value"])))
+    rows = _rows(server, model, name)
     return growth(rows["t_ns"].to_numpy(), rows["value"].to_numpy(), origin_ns, seconds)
+
+
+def _rows(server: pa.Table, model: str, name: str) -> pa.Table:
+    wanted = pc.and_(pc.equal(server["model"], model), pc.equal(server["field"], name))
+    return server.filter(pc.and_(wanted, pc.is_valid(server["value"])))
 
 
 def _memory(telemetry: pa.Table, origin_ns: int, seconds: int) -> dict[str, Any]:

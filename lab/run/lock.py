@@ -81,6 +81,22 @@ class MeasureLock:
         self.release()
 
 
+def who_measures() -> str | None:
+    """The name of the run that measures now; None when none does."""
+    try:
+        probe = os.open(home() / "run.lock", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _name_in(probe)
+    else:
+        return None
+    finally:
+        os.close(probe)
+
+
 class _Ticket:
     """A file in the queue that its maker holds locked; unlocked means that its maker is gone."""
 

@@ -6,7 +6,6 @@ so that opening an old run need not read its records again.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lab.errors import FolderError, InputError, RunError
+from lab.measure.answers import unequal
 from lab.measure.records import OK, OUTCOMES, Requests, Window
 from lab.measure.server import ServerDelta, server_delta
 from lab.measure.summary import Summary, summarize
 from lab.measure.verdict import CellResult, Verdict, verdict
-from lab.measure.words import join, level_label
 from lab.run.folder import RunFolder
 from lab.spec import ClosedLoop, Experiment, Workload, parse
 
@@ -206,16 +205,9 @@ def _verdict(experiment: Experiment, blocks: list[BlockResult]) -> Verdict:
 
 def _unequal(experiment: Experiment, answers: dict[str, Any]) -> str:
     """Why no speed-up is told when some level gives other answers than the baseline; "" when all agree."""
-    other = [level for level in answers["levels"] if not level["equal"]]
-    if not other or experiment.judge is None:
-        return ""
-    factor, baseline = experiment.judge.factor, experiment.judge.baseline
-    labels = join([level_label(factor, level["level"]) for level in other])
-    largest = max(math.inf if level["max_abs_difference"] is None else level["max_abs_difference"] for level in other)
-    return (
-        f"No verdict: {labels} gives other answers than {level_label(factor, baseline)} (up to {largest:.2g} apart, "
-        f"{answers['tolerance']:g} is allowed), so a speed-up would compare two different things."
-    )
+    judge = experiment.judge
+    differ = None if judge is None else unequal(answers, judge.factor, judge.baseline)
+    return "" if differ is None else f"No verdict: {differ}, so a speed-up would compare two different things."
 
 
 def _problems(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
+from lab.measure.answers import all_equal
 from lab.measure.words import format_metric, level_label
 
 COLUMNS = {
@@ -27,8 +27,8 @@ def lines(document: dict[str, Any]) -> list[str]:
     out = [f"{document['run']}: {document['state']}"]
     if document["verdict"]["text"]:
         out += ["", document["verdict"]["text"]]
-    if document["answers"]:
-        out += ["", _answers(document["answers"])]
+    if document["answers"] and (same := all_equal(document["answers"])):
+        out += ["", same]  # where they differ, the verdict says so
     if document["cells"]:
         rows = [["cell", "repeat", *COLUMNS]]
         rows += [_row(cell) for cell in document["cells"]]
@@ -49,12 +49,3 @@ def _row(cell: dict[str, Any]) -> list[str]:
         label = f"saturation: {level_label(*list(cell['factors'].items())[-1])}" if cell["factors"] else "saturation"
     figures = [format_metric(name, summary[name]) for name in COLUMNS.values()]
     return [label, str(cell["repeat"] + 1), *figures]
-
-
-def _answers(answers: dict[str, Any]) -> str:
-    levels = answers["levels"]
-    largest = max(math.inf if level["max_abs_difference"] is None else level["max_abs_difference"] for level in levels)
-    if all(level["equal"] for level in levels):
-        compared = f"{answers['requests']} requests, largest difference {largest:.1e}"
-        return f"Answers equal on all {len(levels)} levels ({compared})."
-    return f"Answers DIFFER: by up to {largest:.1e} where {answers['tolerance']:g} is allowed."

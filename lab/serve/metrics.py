@@ -84,6 +84,14 @@ def scrape(server: Server, models: Sequence[str]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=SERVER)
 
 
+def pending(metrics_url: str | None, model: str) -> int | None:
+    """Requests of `model` that wait in Triton's queue now; None when Triton does not say."""
+    text, _ = _read(metrics_url)
+    wanted = ("nv_inference_pending_request_count", model)
+    found = [s.value for s in parse_prometheus(text) if (s.family, s.labels.get("model")) == wanted]
+    return round(sum(found)) if found else None
+
+
 def parse_prometheus(text: str) -> list[Sample]:
     """The samples of the text format 0.0.4; lines that are none (comments, JSON, HTML) are left out."""
     samples = []

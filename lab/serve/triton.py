@@ -117,6 +117,10 @@ class Server:
     def pid(self) -> int | None:
         return None if self.managed is None else self.managed.pid
 
+    def version(self) -> str:
+        """Triton's own, such as "2.51.0"."""
+        return str(self._ask(self.client.get_server_metadata).version)
+
     # --- models -------------------------------------------------------------------------------------------------
 
     def load(self, spec: ModelSpec) -> float:

@@ -1,0 +1,76 @@
+"""Somebody else's OpenAI-compatible server: whether it answers and which models it has. The lab controls nothing of it.
+
+It has no counters that are named the same from one server to the next, so there is nothing to scrape: what the client
+sees is all that is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+from urllib.parse import urlsplit
+
+from lab.errors import InputError, ServerError
+from lab.serve.health import ModelState
+
+CALL_LIMIT_S = 10.0
+PREFIX = "openai+"
+
+
+class OpenAIServer:
+    """The server at "openai+http://HOST:PORT", with or without "/v1" behind it. ServerError when nobody answers."""
+
+    managed = None
+    pid = None
+    metrics_url = None
+
+    def __init__(self, url: str) -> None:
+        given = url[len(PREFIX) :] if url.lower().startswith(PREFIX) else url
+        parts = urlsplit(given)
+        try:
+            whole = parts.scheme in ("http", "https") and parts.hostname and parts.path.rstrip("/") in ("", "/v1")
+            port = parts.port
+        except ValueError:
+            whole, port = False, None
+        if not whole or parts.query or parts.fragment:
+            raise InputError(f"url {url!r}: allowed is openai+http://HOST:PORT, with or without /v1")
+        host = parts.hostname if port is None else f"{parts.hostname}:{port}"
+        self.http_url = self.grpc_url = f"{parts.scheme}://{host}"
+        self._models()
+
+    def version(self) -> str:
+        return "OpenAI-compatible, version not told"
+
+    def states(self) -> list[ModelState]:
+        """The models that it lists; all are ready, as the protocol knows nothing else."""
+        return [ModelState(str(model["id"]), True, None) for model in self._models()]
+
+    def alive(self) -> bool:
+        try:
+            self._models()
+        except ServerError:
+            return False
+        return True
+
+    def died(self) -> str | None:
+        return None if self.alive() else f"{self.http_url} does not answer"
+
+    def __enter__(self) -> OpenAIServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def _models(self) -> list[dict[str, Any]]:
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        address = f"{self.http_url}/v1/models"
+        try:
+            with opener.open(address, timeout=CALL_LIMIT_S) as answer:
+                found = json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            raise ServerError(f"{address} answered {error.code}") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ServerError(f"{address} gave no list of models: {getattr(error, 'reason', error)}") from None
+        return list(found)
