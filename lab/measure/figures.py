@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lab.measure.objective import good as in_time
 from lab.measure.percentile import Numbers, interval, needed, ordered_at, percentile_of_sorted
 from lab.measure.records import OK, OUTCOMES, Int64s, Requests, Window
 from lab.measure.server import ServerDelta
@@ -91,7 +92,7 @@ def load(figures: Figures, requests: Requests, window: Window, *, slo: Slo | Non
     if live and due.any():
         asked = Window(window.start_ns, window.measured_from_ns, int(requests.due_ns[due].max()) + 1)
     sent = _inside(requests.sent_ns, asked) & (requests.sent_ns >= 0)
-    good = ok & (requests.done_ns - requests.due_ns <= slo.latency_s * 1e9) if slo else None
+    good = in_time(requests, slo) if slo else None
     ended_ok = _inside(requests.done_ns, window) & ok
 
     def rate(count: int, over_s: float) -> float | None:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lab.errors import InputError
+from lab.measure.objective import good
 from lab.measure.percentile import percentile_of_sorted
 from lab.measure.records import OK, Int64s, Requests, Window
 from lab.spec import Slo
@@ -147,8 +148,8 @@ def _pick(requests: Requests, window: Window, measure: Measure) -> tuple[Int64s,
         rows &= ok & (requests.sent_ns >= 0) if measure.start == "sent_ns" else ok
         value = took_s
     else:
-        good = ok & (took_s <= measure.slo.latency_s) if measure.slo else ok
-        value = {"ok": ok, "good": good, "failed": ~ok}[measure.only].astype(np.float64)
+        within = good(requests, measure.slo) if measure.slo else ok
+        value = {"ok": ok, "good": within, "failed": ~ok}[measure.only].astype(np.float64)
     share = (clock[rows] - window.measured_from_ns) / (window.end_ns - window.measured_from_ns)
     return np.minimum((share * STRETCHES).astype(np.int64), STRETCHES - 1), value[rows]
 
@@ -175,7 +176,13 @@ def _sensitivity(blocks: Sequence[Block], measure: Measure) -> float:
     stretch = START_SD * _amplification(took, blocks)
     if measure.of_latency or measure.slo is None:
         return stretch
-    now, slower = (int((took * factor <= measure.slo.latency_s).sum()) for factor in (1.0, math.exp(stretch)))
+    now, slower = (
+        sum(
+            int((good(requests, measure.slo, slower=factor) & _inside(requests.due_ns, window)).sum())
+            for requests, window in blocks
+        )
+        for factor in (1.0, math.exp(stretch))
+    )
     return max(START_SD, math.log(now / slower) if slower else 1.0 if now else 0.0)
 
 

@@ -23,10 +23,10 @@ from lab.measure.words import (
     format_rate,
     format_ratio,
     format_seconds,
-    format_setting_s,
     join,
     level_label,
     metric_label,
+    objective_label,
     plural,
 )
 from lab.spec import ClosedLoop, Experiment, Judge, Slo, plain
@@ -254,7 +254,7 @@ class _Story:
         return f"{format_rate(c.offered_rps)}{f' ({join(rest)})' if rest else ''}"
 
     def _slo(self) -> str:
-        return format_setting_s(self.experiment.slo.latency_s)
+        return objective_label(self.experiment.slo)
 
     def _closed(self) -> bool:
         return isinstance(self.experiment.workload.arrival, ClosedLoop)

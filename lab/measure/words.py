@@ -10,6 +10,8 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from lab.spec import Slo
+
 NOT_MEASURED = "n/a"
 
 METRICS = {
@@ -130,6 +132,12 @@ def level_label(path: str, level: Any, among: Iterable[Any] = ()) -> str:
     label = _level(path, level)
     twins = [other for other in among if other != level and _level(path, other) == label]
     return f"{label} ({_fields(level)})" if twins and isinstance(level, dict) else label
+
+
+def objective_label(slo: Slo) -> str:
+    """The limits of an objective: "20 ms", "500 ms to the first token and 60 ms between tokens"."""
+    limits = ((slo.latency_s, ""), (slo.ttft_s, " to the first token"), (slo.itl_s, " between tokens"))
+    return join([f"{format_setting_s(limit)}{of}" for limit, of in limits if limit is not None])
 
 
 def join(parts: Sequence[str]) -> str:
