@@ -21,6 +21,20 @@ COLUMNS = {
     "memory": "memory_peak_bytes",
 }
 
+TOKEN_COLUMNS = {
+    "tokens/s": "output_tokens_per_s",
+    "TTFT p50": "ttft_p50_s",
+    "TTFT p95": "ttft_p95_s",
+    "ITL mean": "itl_mean_s",
+    "ITL p95": "itl_p95_s",
+    "goodput": "goodput_rps",
+    "p50": "latency_p50_s",
+    "p95": "latency_p95_s",
+    "errors": "error_fraction",
+    "memory": "memory_peak_bytes",
+}
+"""Instead, where a language model was measured."""
+
 
 def lines(document: dict[str, Any]) -> list[str]:
     """The whole report; "n/a" where a figure was not measured or is withheld."""
@@ -30,8 +44,10 @@ def lines(document: dict[str, Any]) -> list[str]:
     if document["answers"] and (same := all_equal(document["answers"])):
         out += ["", same]  # where they differ, the verdict says so
     if document["cells"]:
-        rows = [["cell", "repeat", *COLUMNS]]
-        rows += [_row(cell) for cell in document["cells"]]
+        generated = any(cell["summary"].get("output_tokens_per_s") is not None for cell in document["cells"])
+        columns = TOKEN_COLUMNS if generated else COLUMNS
+        rows = [["cell", "repeat", *columns]]
+        rows += [_row(cell, columns) for cell in document["cells"]]
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         out += ["", *("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows)]
     if document["problems"]:
@@ -42,10 +58,10 @@ def lines(document: dict[str, Any]) -> list[str]:
     return out
 
 
-def _row(cell: dict[str, Any]) -> list[str]:
+def _row(cell: dict[str, Any], columns: dict[str, str]) -> list[str]:
     summary = cell["summary"]
     label = ", ".join(level_label(path, level) for path, level in cell["factors"].items()) or "the model as it is"
     if cell["role"] == "saturation":
         label = f"saturation: {level_label(*list(cell['factors'].items())[-1])}" if cell["factors"] else "saturation"
-    figures = [format_metric(name, summary[name]) for name in COLUMNS.values()]
+    figures = [format_metric(name, summary[name]) for name in columns.values()]
     return [label, str(cell["repeat"] + 1), *figures]
