@@ -6,15 +6,17 @@ last step, so a mean over a million requests loses nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lab.measure.fields import EngineFields
 from lab.measure.objective import good as in_time
+from lab.measure.pace import Mask
 from lab.measure.percentile import Numbers, interval, needed, ordered_at, percentile_of_sorted
 from lab.measure.records import OK, OUTCOMES, Int64s, Requests, Window
 from lab.measure.server import ServerDelta
@@ -29,8 +31,7 @@ DETAIL_LENGTH = 160
 
 NO_WINDOW = "the measured window has not begun"
 NO_SUCCESS = "no request due in the window succeeded"
-
-Mask = npt.NDArray[np.bool_]
+UNREAD = "Triton's counters were not read twice in the window"
 
 
 @dataclass
@@ -75,7 +76,7 @@ def outcomes(figures: Figures, requests: Requests, window: Window, *, planned: i
     never_sent = len(requests) - sent
     dropped = None if live else never_sent if planned is None else max(planned - sent, never_sent)
     figures.set("dropped", dropped, "known once the run is over")
-    due = _inside(requests.due_ns, window)
+    due = inside(requests.due_ns, window)
     failed = due & (requests.outcome != OK)
     total, bad = int(due.sum()), int(failed.sum())
     figures.set("error_fraction", bad / total if total else None, "no request that was due in the window has ended")
@@ -87,13 +88,13 @@ def outcomes(figures: Figures, requests: Requests, window: Window, *, planned: i
 
 def load(figures: Figures, requests: Requests, window: Window, *, slo: Slo | None, live: bool) -> Load:
     """What was asked for, what was sent, what was served and what was served in time."""
-    due, ok = _inside(requests.due_ns, window), requests.outcome == OK
+    due, ok = inside(requests.due_ns, window), requests.outcome == OK
     asked, seconds = window, window.seconds
     if live and due.any():
         asked = Window(window.start_ns, window.measured_from_ns, int(requests.due_ns[due].max()) + 1)
-    sent = _inside(requests.sent_ns, asked) & (requests.sent_ns >= 0)
+    sent = inside(requests.sent_ns, asked) & (requests.sent_ns >= 0)
     good = in_time(requests, slo) if slo else None
-    ended_ok = _inside(requests.done_ns, window) & ok
+    ended_ok = inside(requests.done_ns, window) & ok
 
     def rate(count: int, over_s: float) -> float | None:
         return count / over_s if over_s > 0 else None
@@ -111,30 +112,22 @@ def load(figures: Figures, requests: Requests, window: Window, *, slo: Slo | Non
 
 def latency(figures: Figures, requests: Requests, window: Window) -> None:
     """Latency from the scheduled arrival with intervals, service time from the send, and the client's lag between."""
-    due = _inside(requests.due_ns, window)
+    due = inside(requests.due_ns, window)
     good = due & (requests.outcome == OK)
     due_ns, took_ns = requests.due_ns[good], requests.done_ns[good] - requests.due_ns[good]
     ordered = np.sort(took_ns)
     figures.set("latency_n", len(ordered))
-    _distribution(figures, "latency", ordered, PERCENTILES, NO_SUCCESS)
-    for name in WITH_INTERVAL:
-        shown = figures.values[f"latency_{name}_s"]
-        low, high, why = None, None, figures.notes.get(f"latency_{name}_s", "")
-        if shown is not None:
-            worth = _independent(due_ns, took_ns, window, shown * 1e9)
-            low, high = interval(ordered, PERCENTILES[name], effective_n=worth)
-            why = "the slow requests came in too few clumps to bound it"
-        figures.set(f"latency_{name}_low_s", None if low is None else low / 1e9, why)
-        figures.set(f"latency_{name}_high_s", None if high is None else high / 1e9, why)
+    distribution(figures, "latency", ordered, PERCENTILES, NO_SUCCESS)
+    intervals(figures, "latency", due_ns, took_ns, ordered, window)
     was_sent = requests.sent_ns >= 0
     sent_ok, sent_due = good & was_sent, due & was_sent
     quantiles = {name: PERCENTILES[name] for name in ("p50", "p95", "p99")}
     service = ordered_at(requests.done_ns[sent_ok] - requests.sent_ns[sent_ok], quantiles.values())
-    _distribution(figures, "service", service, quantiles, NO_SUCCESS)
+    distribution(figures, "service", service, quantiles, NO_SUCCESS)
     # The lag's p99 judges the client, whatever the count: with few requests it is close to the largest.
     del quantiles["p95"]
     lag = ordered_at(requests.sent_ns[sent_due] - requests.due_ns[sent_due], quantiles.values())
-    _distribution(figures, "send_lag", lag, quantiles, "no request due in the window was sent", withhold=False)
+    distribution(figures, "send_lag", lag, quantiles, "no request due in the window was sent", withhold=False)
 
 
 def little(figures: Figures, requests: Requests, window: Window) -> None:
@@ -152,7 +145,7 @@ def little(figures: Figures, requests: Requests, window: Window) -> None:
 
 
 def server_figures(figures: Figures, server: ServerDelta | None) -> None:
-    """Triton's side of the same window."""
+    """Triton's side of the same window, and that of the engine inside it."""
     names = {"success_count": "server_success_delta"}
     for source in (
         "queue_mean_s",
@@ -165,32 +158,58 @@ def server_figures(figures: Figures, server: ServerDelta | None) -> None:
         "cache_hit_fraction",
     ):
         if server is None:
-            figures.set(names.get(source, source), None, "Triton's counters were not read twice in the window")
+            figures.set(names.get(source, source), None, UNREAD)
             continue
         reasons = server.reasons
         why = reasons.get(source) or reasons.get("compute_input_mean_s") or "Triton did not say"
         figures.set(names.get(source, source), getattr(server, source), why)
+    for name in EngineFields.__dataclass_fields__:
+        why = UNREAD if server is None else server.reasons.get(name, "not measured")
+        figures.set(name, None if server is None else getattr(server.engine, name), why)
     figures.set("batch_sizes", {} if server is None else server.batch_sizes)
     figures.set("item_compute_s", {} if server is None else server.item_compute_s)
 
 
-def _distribution(
-    figures: Figures, prefix: str, ordered: Numbers, quantiles: dict[str, float], empty: str, withhold: bool = True
+def distribution(
+    figures: Figures,
+    prefix: str,
+    ordered: Numbers,
+    quantiles: Mapping[str, float],
+    empty: str,
+    *,
+    withhold: bool = True,
+    largest: bool = True,
+    of: str = "successes",
 ) -> None:
-    """Mean, percentiles and maximum of nanoseconds that are `ordered_at` these quantiles, as seconds."""
+    """Mean, percentiles and, if asked for, maximum of nanoseconds that are `ordered_at` these quantiles, as seconds.
+    `of` names what is counted where there are too few."""
     n = len(ordered)
     figures.set(f"{prefix}_mean_s", float(ordered.mean()) / 1e9 if n else None, empty)
-    figures.set(f"{prefix}_max_s", float(ordered[-1]) / 1e9 if n else None, empty)
+    if largest:
+        figures.set(f"{prefix}_max_s", float(ordered[-1]) / 1e9 if n else None, empty)
     for name, p in quantiles.items():
         field_name, need = f"{prefix}_{name}_s", needed(p)
         if n == 0:
             figures.set(field_name, None, empty)
         elif withhold and n < need:
-            largest = format_seconds(float(ordered[-1]) / 1e9)
-            figures.set(field_name, None, f"needs {format_count(need)} successes, has {n}; largest seen {largest}")
+            most = format_seconds(float(ordered[-1]) / 1e9)
+            figures.set(field_name, None, f"needs {format_count(need)} {of}, has {n}; largest seen {most}")
         else:
             found = percentile_of_sorted(ordered, p)
             figures.set(field_name, None if found is None else found / 1e9)
+
+
+def intervals(figures: Figures, prefix: str, due_ns: Int64s, took_ns: Int64s, ordered: Numbers, window: Window) -> None:
+    """The bounds of the percentiles WITH_INTERVAL that were set, as seconds; `ordered` is `took_ns` in order."""
+    for name in WITH_INTERVAL:
+        shown = figures.values[f"{prefix}_{name}_s"]
+        low, high, why = None, None, figures.notes.get(f"{prefix}_{name}_s", "")
+        if shown is not None:
+            worth = _independent(due_ns, took_ns, window, shown * 1e9)
+            low, high = interval(ordered, PERCENTILES[name], effective_n=worth)
+            why = "the slow requests came in too few clumps to bound it"
+        figures.set(f"{prefix}_{name}_low_s", None if low is None else low / 1e9, why)
+        figures.set(f"{prefix}_{name}_high_s", None if high is None else high / 1e9, why)
 
 
 def _independent(due_ns: Int64s, took_ns: Int64s, window: Window, threshold_ns: float) -> float:
@@ -232,5 +251,6 @@ def _overlap_s(start_ns: Int64s, end_ns: Int64s, rows: Mask, window: Window) -> 
     return float(np.maximum(end - begin, 0).sum()) / 1e9
 
 
-def _inside(t_ns: Int64s, window: Window) -> Mask:
+def inside(t_ns: Int64s, window: Window) -> Mask:
+    """Which of the times lie in the measured window."""
     return (t_ns >= window.measured_from_ns) & (t_ns < window.end_ns)

@@ -45,14 +45,16 @@ class Problem:
 @dataclass(frozen=True)
 class Facts:
     """What the problems need beyond the summary's own fields. `recorded` counts all rows, `due` and `sent` the
-    requests that were due and were sent in the window, `failures` those that failed in it; `expected_success` is the
-    fewest and the most that the server can have counted, `p` the percentile that the objective is about."""
+    requests that were due and were sent in the window, `failures` those that failed in it, `uncounted` the answers
+    whose tokens the server did not count; `expected_success` is the fewest and the most that the server can have
+    counted, `p` the percentile that the objective is about."""
 
     live: bool
     recorded: int
     due: int
     sent: int
     failures: Failures
+    uncounted: int
     steadiness: Steadiness | None
     expected_success: tuple[int, int] | None
     resets: int
@@ -60,9 +62,10 @@ class Facts:
     p: float
 
 
-def lag_limit_s(latency_p50_s: float | None) -> float:
-    """The largest send lag (p99) that is not the client's fault: 10 ms, or 5 % of the median latency if more."""
-    return max(LAG_S, LAG_FRACTION * (latency_p50_s or 0.0))
+def lag_limit_s(s: Summary) -> float:
+    """The largest send lag (p99) that is not the client's fault: 10 ms, or 5 % of the median latency if more, of the
+    median time to first token where answers are streamed."""
+    return max(LAG_S, LAG_FRACTION * (s.ttft_p50_s or s.latency_p50_s or 0.0))
 
 
 def problems(summary: Summary, facts: Facts) -> tuple[Problem, ...]:
@@ -93,6 +96,14 @@ def _all(s: Summary, facts: Facts) -> Iterator[Problem]:
         )
     if s.ok and any(facts.failures.by_kind.values()):
         yield _failures(s, facts)
+    if facts.uncounted:
+        yield Problem(
+            "tokens_uncounted",
+            f"{plural(facts.uncounted, 'answer')} came without the server's own count of tokens: "
+            "token figures are those of the others.",
+            "Ask the server to send counts (stream_options.include_usage); counting again here would be a guess.",
+            False,
+        )
     if facts.steadiness is not None and not facts.steadiness.steady:
         yield _unsteady(facts.steadiness)
     if s.cache_hit_fraction is not None and s.cache_hit_fraction >= CACHE_WARM:
@@ -157,8 +168,8 @@ def _client_limited(s: Summary, facts: Facts) -> Iterator[Problem]:
             remedy,
             True,
         )
-    elif s.send_lag_p99_s is not None and s.send_lag_p99_s > lag_limit_s(s.latency_p50_s):
-        median_too = (s.send_lag_p50_s or 0.0) > lag_limit_s(s.latency_p50_s)
+    elif s.send_lag_p99_s is not None and s.send_lag_p99_s > lag_limit_s(s):
+        median_too = (s.send_lag_p50_s or 0.0) > lag_limit_s(s)
         yield Problem(
             "client_limited",
             f"The load generator sent late (median {format_seconds(s.send_lag_p50_s)}, "

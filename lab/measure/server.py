@@ -12,11 +12,14 @@ Knows nothing of how the counters were fetched. Names of counters: lab/serve/met
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from lab.measure.engine import GAUGES, PREFIX, engine_figures
+from lab.measure.fields import EngineFields
 
 BATCH_COUNT, BATCH_INFER_NS, BATCH_INFER_COUNT = "batch_count:", "batch_infer_ns:", "batch_infer_count:"
 OUTLIVES_RELOAD = "prometheus:"  # these counters belong to the process, not to the loaded model
@@ -33,6 +36,7 @@ class ServerDelta:
     batch_mean           requests an execution: Δ inference_count / Δ execution_count
     batch_sizes          {batch size: executions}
     item_compute_s       {batch size: infer seconds a request costs in a batch of that size}
+    engine               what a language model's engine says of itself
     """
 
     from_ns: int
@@ -49,6 +53,7 @@ class ServerDelta:
     batch_sizes: dict[int, int] = field(default_factory=dict)
     item_compute_s: dict[int, float] = field(default_factory=dict)
     cache_hit_fraction: float | None = None
+    engine: EngineFields = field(default_factory=EngineFields)
     reasons: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -72,8 +77,13 @@ def server_delta(table: pa.Table, model: str, from_ns: int, to_ns: int) -> Serve
     used = [scrapes[t] for t in times if first <= t <= last]
     if len(used) < 2:
         return None
-    grown, resets = _growth(used)
-    return _interpret(grown, reasons, from_ns=first, to_ns=last, resets=resets)
+    # Apart, so that a reload which both tell of is one reset; and a gauge that falls is none at all.
+    grown, resets = _growth([_named(scrape, engine=False) for scrape in used])
+    written, _ = _growth([_named(scrape, engine=True) for scrape in used])
+    inside = [scrapes[t] for t in times if from_ns <= t <= to_ns] or used
+    engine, unread = engine_figures(inside, written, reasons)
+    found = _interpret(grown, reasons, from_ns=first, to_ns=last, resets=resets)
+    return replace(found, engine=engine, reasons=found.reasons | unread)
 
 
 def _scrapes(table: pa.Table, model: str) -> tuple[dict[int, dict[str, float]], dict[str, str]]:
@@ -89,6 +99,15 @@ def _scrapes(table: pa.Table, model: str) -> tuple[dict[int, dict[str, float]], 
         else:
             scrapes.setdefault(t_ns, {})[name] = value
     return scrapes, reasons
+
+
+def _named(scrape: Mapping[str, float], *, engine: bool) -> dict[str, float]:
+    """The counters of one scrape: those of the model's engine, or Triton's own."""
+    return {
+        name: value
+        for name, value in scrape.items()
+        if name not in GAUGES.values() and name.startswith(PREFIX) == engine
+    }
 
 
 def _growth(scrapes: list[dict[str, float]]) -> tuple[dict[str, float], int]:

@@ -15,14 +15,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from lab.measure.fields import EngineFields, RequestFields, ServerFields, TokenFields
 from lab.measure.figures import Figures, latency, little, load, outcomes, server_figures
 from lab.measure.problems import Facts, Problem, problems
-from lab.measure.records import OK, REFUSED, Requests, Window
+from lab.measure.records import OK, REFUSED, Int64s, Requests, Streams, Window
 from lab.measure.resources import resources
 from lab.measure.server import ServerDelta
 from lab.measure.steady import steadiness
+from lab.measure.tokens import token_figures
 from lab.spec import Slo
 
 DEFAULT_PERCENTILE = 0.99
@@ -30,80 +33,16 @@ SCRAPE_NS = 50_000_000
 """How far a scrape's stamp may be from the moment that Triton read its counters."""
 
 
-@dataclass(frozen=True)
-class Summary:
-    """One name = one column = one metric. Counts cover the whole block, warm-up included, so that they add up:
-    planned = sent + dropped, sent = ok + refused + timeout + cancelled + truncated + error. All else covers the window.
+@dataclass(frozen=True, kw_only=True)
+class Summary(ServerFields, EngineFields, TokenFields, RequestFields):
+    """Every figure of one block, flat; what each means stands with its name in fields.py.
 
-    offered_rps              arrivals due in the window ÷ its length (live: up to the last arrival that was answered,
-                             since an unanswered request has no record yet)
-    throughput_rps           successes that ended in the window ÷ its length
-    goodput_rps              the same for successes within the objective's latency
-    slo_attainment_fraction  of the requests due in the window, the share that succeeded within the objective's latency
-    latency_*                from the scheduled arrival; _low_s and _high_s bound the percentile with 95 % confidence
-    service_*                from the actual send; send_lag_* is the difference, the client's own wait
-    in_flight_mean           requests sent and not answered, averaged over the window
-    little_ratio             mean number of later successes in the system ÷ (throughput × mean latency): 1 in a steady
-                             state (Little's law)
-    queue_*, compute_*       Triton's own counters, seconds a request
+    batch_sizes     {batch size: executions}
+    item_compute_s  {batch size: seconds of compute a request costs in a batch of that size}
+    notes           {field: why it is None}
+    problems        what makes the figures doubtful, the worst first
     """
 
-    window_s: float | None
-    planned: int | None
-    sent: int
-    ok: int
-    refused: int
-    timeout: int
-    cancelled: int
-    truncated: int
-    error: int
-    dropped: int | None
-    error_fraction: float | None
-    offered_rps: float | None
-    sent_rps: float | None
-    throughput_rps: float | None
-    goodput_rps: float | None
-    slo_attainment_fraction: float | None
-    latency_n: int
-    latency_mean_s: float | None
-    latency_p50_s: float | None
-    latency_p90_s: float | None
-    latency_p95_s: float | None
-    latency_p99_s: float | None
-    latency_p999_s: float | None
-    latency_max_s: float | None
-    latency_p50_low_s: float | None
-    latency_p50_high_s: float | None
-    latency_p95_low_s: float | None
-    latency_p95_high_s: float | None
-    latency_p99_low_s: float | None
-    latency_p99_high_s: float | None
-    service_mean_s: float | None
-    service_p50_s: float | None
-    service_p95_s: float | None
-    service_p99_s: float | None
-    service_max_s: float | None
-    send_lag_mean_s: float | None
-    send_lag_p50_s: float | None
-    send_lag_p99_s: float | None
-    send_lag_max_s: float | None
-    in_flight_mean: float | None
-    little_ratio: float | None
-    steady: bool | None
-    queue_mean_s: float | None
-    compute_mean_s: float | None
-    compute_infer_mean_s: float | None
-    server_mean_s: float | None
-    batch_mean: float | None
-    executions: int | None
-    server_success_delta: int | None
-    cache_hit_fraction: float | None
-    memory_base_bytes: float | None
-    memory_peak_bytes: float | None
-    cpu_mean_fraction: float | None
-    gpu_memory_peak_bytes: float | None
-    gpu_utilization_mean_fraction: float | None
-    gpu_power_mean_w: float | None
     batch_sizes: dict[int, int] = field(default_factory=dict)
     item_compute_s: dict[int, float] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
@@ -119,8 +58,11 @@ class Summary:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Summary:
+        """A summary that an older version kept lacks the newer fields; they are None, as not measured."""
+        lacking: dict[str, Any] = dict.fromkeys(cls.__dataclass_fields__)
         return cls(
-            **dict(data)
+            **lacking
+            | dict(data)
             | {
                 "batch_sizes": {int(size): count for size, count in data["batch_sizes"].items()},
                 "item_compute_s": {int(size): seconds for size, seconds in data["item_compute_s"].items()},
@@ -155,6 +97,7 @@ def summarize(
     failures = outcomes(figures, requests, window, planned=planned, live=live)
     load_counts = load(figures, requests, window, slo=slo, live=live)
     latency(figures, requests, window)
+    uncounted = token_figures(figures, requests, window, live=live)
     little(figures, requests, window)
     server_figures(figures, server)
     resources(figures, telemetry, model, window)
@@ -169,6 +112,7 @@ def summarize(
             due=load_counts.due,
             sent=load_counts.sent,
             failures=failures,
+            uncounted=uncounted,
             steadiness=steady,
             expected_success=None if server is None or live else _countable(requests, server),
             resets=0 if server is None else server.resets,
@@ -189,6 +133,20 @@ def _ended_by(requests: Requests, now_ns: int) -> Requests:
         done_ns=requests.done_ns[ended],
         outcome=requests.outcome[ended],
         detail=None if requests.detail is None else requests.detail.filter(pa.array(ended)),
+        streams=None if requests.streams is None else _of(requests.streams, np.flatnonzero(ended)),
+    )
+
+
+def _of(streams: Streams, rows: Int64s) -> Streams:
+    lengths = np.diff(streams.first)
+    kept = np.isin(np.repeat(np.arange(len(lengths)), lengths), rows)
+    return Streams(
+        prompt_tokens=streams.prompt_tokens[rows],
+        output_tokens=streams.output_tokens[rows],
+        reasoning_chunks=streams.reasoning_chunks[rows],
+        first=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[rows])]),
+        t_ns=streams.t_ns[kept],
+        tokens=streams.tokens[kept],
     )
 
 
