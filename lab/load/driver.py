@@ -21,7 +21,7 @@ from typing import Any
 from lab.load.pacer import Pacer
 from lab.load.recorder import NEVER_SENT, Recorder
 from lab.load.schedule import share
-from lab.load.targets import INVALID, Target
+from lab.load.targets import INVALID, Generated, Target
 from lab.load.timetable import Timetable
 from lab.measure.records import CANCELLED, ERROR, OK, TIMEOUT, Int64s
 
@@ -91,7 +91,9 @@ class Driver:
             self._give_up(EVER_NS, CANCELLED, "stopped", at_ns)
             self._finish()
 
-    def done(self, number: int, outcome: int, detail: str | None, arrived_ns: int) -> None:
+    def done(
+        self, number: int, outcome: int, detail: str | None, arrived_ns: int, generated: Generated | None = None
+    ) -> None:
         """The target's report that a request has ended (targets.Done)."""
         times = self._in_flight.pop(number, None)
         if times is None:
@@ -102,7 +104,7 @@ class Driver:
             outcome = ERROR
             if not self._any_ok and self.invalid is None:
                 self.invalid = detail
-        self._recorder.add(number, *times, arrived_ns, outcome, detail)
+        self._recorder.add(number, *times, arrived_ns, outcome, detail, generated)
         if self.invalid is not None:
             self.cancel()
         else:
@@ -147,8 +149,7 @@ class Driver:
             old.append(number)
         for number in old:
             times = self._in_flight.pop(number)
-            self._target.cancel(number)
-            self._recorder.add(number, *times, at_ns, outcome, detail)
+            self._recorder.add(number, *times, at_ns, outcome, detail, self._target.cancel(number))
         waiting = self._waiting()
         while waiting and waiting[0][1] <= due_until_ns:
             self._never_sent(*waiting.popleft(), at_ns, outcome, detail)

@@ -39,19 +39,25 @@ STOP_LIMIT_S = 5.0
 
 @dataclass(frozen=True)
 class Job:
-    """One block: what is sent where. The arrival's rate is a rate, no longer a fraction of saturation."""
+    """One block: what is sent where. The arrival's rate is a rate, no longer a fraction of saturation.
+
+    `url` is HOST:PORT; of an OpenAI-compatible server also openai+http://HOST:PORT[/v1], where `model.name` is the
+    name it serves the model by. `tokenizer` is the tokenizer.json by which a language model's prompts are cut to
+    length; without it their lengths are estimated from words."""
 
     block: int
     url: str
     model: ModelSpec
     workload: Workload
+    tokenizer: Path | None = None
 
 
 @dataclass(frozen=True)
 class Progress:
     """Counts of the block so far, some tenths of a second old. `planned` is the arrivals of the whole block, None
     where users decide; beyond the first million, those not yet drawn are counted as their rate lets expect, and at the
-    end it is exact. `errors` counts what ended other than ok, by outcome."""
+    end it is exact. `errors` counts what ended other than ok, by outcome; `output_tokens` those of answers that ended,
+    as far as the server counts them."""
 
     planned: int | None
     sent: int
@@ -59,6 +65,7 @@ class Progress:
     in_flight: int
     done: bool
     errors: dict[str, int]
+    output_tokens: int = 0
 
 
 class _Worker:
@@ -137,6 +144,7 @@ class Generator:
             "url": job.url,
             "model": job.model.model_dump(mode="json"),
             "workload": job.workload.model_dump(mode="json"),
+            "tokenizer": job.tokenizer and str(job.tokenizer.resolve()),
         }
         for index, worker in enumerate(self._workers):
             worker.last = {}
@@ -263,4 +271,5 @@ class Generator:
             in_flight=sum(report["in_flight"] for report in reports),
             done=len(reports) == len(self._workers) and all(report.get("over") for report in reports),
             errors={outcome: count for outcome, count in outcomes.items() if outcome != "ok"},
+            output_tokens=sum(report["output_tokens"] for report in reports),
         )

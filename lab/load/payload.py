@@ -1,14 +1,15 @@
 """What requests carry: seeded inputs for each family of models, no two of them equal (the sleeper's excepted).
 
 Equal inputs would measure a response cache, so images get a little noise, sentences a number of their own, and floats
-count up. Lengths and values are natural: held-out digits, and English sentences whose lengths vary as prose does.
-Imports no model code and no scikit-learn (2 s): a load worker must start fast.
+count up. Lengths and values are natural: held-out digits, and English sentences whose lengths vary as prose does; a
+language model's prompts are prose too, cut to the length that is asked for (prompts.py). Imports no model code and no
+scikit-learn (2 s): a load worker must start fast.
 """
 
 from __future__ import annotations
 
 import gzip
-import re
+import json
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from lab.errors import InputError
-from lab.spec import ModelSpec, Workload
+from lab.load.prompts import prompts, sentences
+from lab.measure.records import Int64s
+from lab.spec import Lengths, ModelSpec, Workload
 
 POOL = 32_768
 """A block prepares at most this many different requests and then starts over with the first. In a response cache
@@ -26,12 +29,27 @@ NOISE_PIXELS = 0.05
 """Half-width of the uniform noise on pixels of 0 to 16; too small to move a digit's class."""
 
 
-def requests_for(model: ModelSpec, workload: Workload, count: int) -> list[dict[str, np.ndarray]]:
-    """`count` different requests, each with its batch dimension: {"IMAGE": float32 [1, 64]} and so on.
+PROMPTS = 1_024
+"""The same for a language model, whose requests take a thousand times as long."""
+
+
+def pool(model: ModelSpec) -> int:
+    """How many different requests a block prepares at most."""
+    return PROMPTS if model.family == "llm" else POOL
+
+
+def requests_for(
+    model: ModelSpec, workload: Workload, count: int, tokenizer: Path | None = None
+) -> list[dict[str, np.ndarray]]:
+    """`count` different requests, each with its batch dimension: {"IMAGE": float32 [1, 64]} and so on. A language
+    model's have none and the tensors of Triton's vLLM backend; they ask for greedy answers of exactly the length
+    drawn. `tokenizer` is its tokenizer.json: with it prompts have exactly the tokens drawn, without it about so many.
 
     A longer list starts with the shorter one: request i depends on the model's family, the workload's seed (and
-    sleep_s) and i, nothing else.
+    sleep_s, prompt_tokens, output_tokens, stream), the tokenizer and i, nothing else.
     """
+    if model.family == "llm":
+        return _generation(workload, count, tokenizer)
     random = np.random.default_rng([workload.seed, 1])  # the schedule draws from [seed] alone
     if model.family == "digits":
         images = held_out_digits()
@@ -54,6 +72,30 @@ def _rows(name: str, values: np.ndarray) -> list[dict[str, np.ndarray]]:
     return [{name: values[i : i + 1]} for i in range(len(values))]
 
 
+def _generation(workload: Workload, count: int, tokenizer: Path | None) -> list[dict[str, np.ndarray]]:
+    texts = prompts(tuple(_drawn(workload.prompt_tokens, [workload.seed, 3], count)), workload.seed, tokenizer)
+    yes, stream = np.array([True]), np.array([workload.stream])
+    return [
+        {
+            "text_input": np.array([text.encode()], dtype=object),
+            "stream": stream,
+            "sampling_parameters": np.array(
+                [json.dumps({"max_tokens": int(tokens), "temperature": 0.0, "ignore_eos": True}).encode()], dtype=object
+            ),
+            "exclude_input_in_output": yes,
+            "return_finish_reason": yes,
+            "return_num_input_tokens": yes,
+            "return_num_output_tokens": yes,
+        }
+        for text, tokens in zip(texts, _drawn(workload.output_tokens, [workload.seed, 4], count), strict=True)
+    ]
+
+
+def _drawn(lengths: Lengths, seed: list[int], count: int) -> Int64s:
+    low, high = lengths if isinstance(lengths, tuple) else (lengths, lengths)
+    return np.random.default_rng(seed).integers(low, high, size=count, endpoint=True)
+
+
 @cache
 def held_out_digits() -> np.ndarray:
     """Every fourth of scikit-learn's 1,797 digits: the images that digits_training.py does not train on, float32
@@ -65,18 +107,3 @@ def held_out_digits() -> np.ndarray:
     with gzip.open(path, "rt") as file:
         rows = np.loadtxt(file, delimiter=",", dtype=np.float32)
     return rows[3::4, :64]
-
-
-@cache
-def sentences() -> list[str]:
-    """Sentences of Python's own manual, in order, code and tables left out."""
-    from pydoc_data.topics import topics
-
-    found = []
-    for _, text in sorted(topics.items()):
-        for paragraph in re.split(r"\n\s*\n", text):
-            # Prose starts at the margin or with three spaces, as the manual is set; deeper is code.
-            if re.match(r" {0,3}[A-Z]", paragraph) and "   " not in paragraph.strip() and "***" not in paragraph:
-                flowing = " ".join(paragraph.split())
-                found += [s for s in re.split(r"(?<=[.?!:])\s+(?=[A-Z])", flowing) if len(s.split()) >= 4]
-    return found

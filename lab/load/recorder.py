@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import array
 from collections import Counter
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from lab.load.targets import Generated
 from lab.measure.records import OUTCOMES, REQUESTS
 from lab.stream import StreamWriter
 
@@ -21,8 +23,8 @@ NEVER_SENT = -1
 
 
 class Recorder:
-    """Appends rows of the REQUESTS schema to one file. `finished`, `never_sent` and `outcomes` count the rows of the
-    block, up to the last flush or the last row."""
+    """Appends rows of the REQUESTS schema to one file. `finished` counts the rows of the block, `counts` and
+    `output_tokens` those that are flushed."""
 
     def __init__(self, path: Path, capacity: int = CAPACITY) -> None:
         self._writer = StreamWriter(path, REQUESTS)
@@ -35,19 +37,31 @@ class Recorder:
         self._columns = [np.frombuffer(a, np.int64) for a in (self._request, self._due, self._sent, self._done)]
         self._outcome_column = np.frombuffer(self._outcome, np.uint8)
         self._detail: dict[int, str] = {}  # by row; rows without a detail are ok
+        self._generated: dict[int, Generated] = {}  # by row
         self._rows = 0
         self._block = 0
         self._flushed = 0
         self._never_sent = 0
         self._outcomes: Counter[str] = Counter()
+        self.output_tokens = 0
+        """Generated in the block, as far as the server counted them."""
 
     def begin(self, block: int) -> None:
         self.flush()
         self._block = block
-        self._flushed = self._never_sent = 0
+        self._flushed = self._never_sent = self.output_tokens = 0
         self._outcomes = Counter()
 
-    def add(self, request: int, due_ns: int, sent_ns: int, done_ns: int, outcome: int, detail: str | None) -> None:
+    def add(
+        self,
+        request: int,
+        due_ns: int,
+        sent_ns: int,
+        done_ns: int,
+        outcome: int,
+        detail: str | None,
+        generated: Generated | None = None,
+    ) -> None:
         """One finished request; `sent_ns` is NEVER_SENT when it waited in the client until it was given up."""
         row = self._rows
         self._request[row] = request
@@ -57,6 +71,8 @@ class Recorder:
         self._outcome[row] = outcome
         if detail is not None:
             self._detail[row] = detail
+        if generated is not None:
+            self._generated[row] = generated
         self._rows = row + 1
         if self._rows == self._capacity:
             self.flush()
@@ -91,7 +107,7 @@ class Recorder:
                     pa.array(done),
                     pa.array(outcome),
                     detail,
-                    *(pa.nulls(rows, field.type) for field in list(REQUESTS)[7:]),
+                    *self._generated_columns(rows),
                 ],
                 schema=REQUESTS,
             )
@@ -101,6 +117,19 @@ class Recorder:
         for index, count in enumerate(np.bincount(outcome, minlength=len(OUTCOMES))):
             if count:
                 self._outcomes[OUTCOMES[index]] += int(count)
+
+    def _generated_columns(self, rows: int) -> list[pa.Array]:
+        """The last columns, which are those of Generated."""
+        names = [field.name for field in fields(Generated)]
+        if not self._generated:
+            return [pa.nulls(rows, REQUESTS.field(name).type) for name in names]
+        found = [self._generated.get(row) for row in range(rows)]
+        self._generated = {}
+        self.output_tokens += sum(g.output_tokens or 0 for g in found if g is not None)
+        return [
+            pa.array([None if g is None else getattr(g, name) for g in found], REQUESTS.field(name).type)
+            for name in names
+        ]
 
     def close(self) -> None:
         self.flush()

@@ -21,6 +21,7 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +29,25 @@ import uvloop
 
 from lab.errors import InputError, LabError
 from lab.load.driver import ClosedLoop, Driver, OpenLoop
-from lab.load.payload import POOL, requests_for
+from lab.load.payload import pool, requests_for
 from lab.load.recorder import Recorder
 from lab.load.schedule import chunks, share
-from lab.load.targets import Target
+from lab.load.targets import Done, Target
 from lab.load.targets.triton_grpc import TritonGrpc
 from lab.load.targets.triton_http import TritonHttp
+from lab.load.targets.triton_stream import TritonStream
 from lab.spec import ClosedLoop as Users
 from lab.spec import ModelSpec, Trace, Workload
 
 REPORT_S = 0.25
 """Rows are flushed and counts reported this often."""
 LONGEST_DETAIL = 500
+PAYLOAD_FIELDS = {"protocol", "seed", "sleep_s", "prompt_tokens", "output_tokens", "stream"}
+"""What requests are made of; workloads that are equal in these share them."""
 
-TARGETS: dict[str, type[TritonGrpc] | type[TritonHttp]] = {"grpc": TritonGrpc, "http": TritonHttp}
+TARGETS: dict[str, Callable[[str, Done], Target]] = {"grpc": TritonGrpc, "http": TritonHttp}
+STREAMING: dict[str, Callable[[str, Done], Target]] = {"grpc": TritonStream}
+"""By protocol; a language model's answers are always read as a stream, even of one chunk."""
 
 
 class Worker:
@@ -89,8 +95,9 @@ class Worker:
         self._workload = workload = Workload.model_validate(job["workload"])
         self._changes = 0
         self._driver = driver = self._driver_for(workload)
-        self._target = TARGETS[workload.protocol](job["url"], driver.done)
-        self._prepare_messages(job["url"], ModelSpec.model_validate(job["model"]), workload)
+        model = ModelSpec.model_validate(job["model"])
+        self._target = target_for(model, workload)(job["url"], driver.done)
+        self._prepare_messages(job["url"], model, workload, job["tokenizer"])
         self._recorder.begin(job["block"])
         await self._target.open()
         gc.unfreeze()  # what the last block left
@@ -120,12 +127,16 @@ class Worker:
             **common,
         )
 
-    def _prepare_messages(self, url: str, model: ModelSpec, workload: Workload) -> None:
-        made_for = (url, model.name, model.family, workload.protocol, workload.seed, workload.sleep_s, self._workers)
+    def _prepare_messages(self, url: str, model: ModelSpec, workload: Workload, tokenizer: str | None) -> None:
+        asked = workload.model_dump(include=PAYLOAD_FIELDS)
+        made_for = (url, model.name, model.family, asked, tokenizer, self._workers)
         if made_for != self._made_for:
-            pool = requests_for(model, workload, POOL - POOL % self._workers)
+            size = pool(model)
+            requests = requests_for(
+                model, workload, size - size % self._workers, None if tokenizer is None else Path(tokenizer)
+            )
             # In place: the driver holds this list already.
-            self._messages[:] = self._target.prepare(model.name, pool[self._worker :: self._workers])
+            self._messages[:] = self._target.prepare(model.name, requests[self._worker :: self._workers])
             self._made_for = made_for
 
     async def _run(self, driver: Driver) -> None:
@@ -146,6 +157,7 @@ class Worker:
             "sent": sum(outcomes.values()) - never_sent + in_flight,
             "in_flight": in_flight,
             "outcomes": outcomes,
+            "output_tokens": self._recorder.output_tokens,
             "invalid": driver.invalid and driver.invalid[:LONGEST_DETAIL],
         }
 
@@ -156,6 +168,16 @@ class Worker:
         left_s = max(end_ns - at_ns, 0) / 1e9
         seed = self._workload.seed + 1_000_003 * self._changes
         driver.change_schedule(at_ns, chunks(arrival, left_s, seed), rate_rps)
+
+
+def target_for(model: ModelSpec, workload: Workload) -> Callable[[str, Done], Target]:
+    """InputError where the protocol has no such model."""
+    targets = STREAMING if model.family == "llm" else TARGETS
+    if workload.protocol not in targets:
+        raise InputError(
+            f"workload.protocol {workload.protocol!r} for family {model.family}; allowed: {', '.join(targets)}"
+        )
+    return targets[workload.protocol]
 
 
 def tell(report: dict[str, Any]) -> bool:

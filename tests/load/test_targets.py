@@ -14,7 +14,8 @@ from tritonclient.grpc import service_pb2
 
 from lab.errors import InputError
 from lab.load.targets import INVALID
-from lab.load.targets.triton_grpc import TritonGrpc, infer_request, split_url
+from lab.load.targets.channel import split_url
+from lab.load.targets.triton_grpc import TritonGrpc, infer_request
 from lab.load.targets.triton_http import TritonHttp
 from lab.measure.records import ERROR, OK, OUTCOMES, REFUSED, TRUNCATED
 from tests.load.fakes.servers import free_port, grpc_server, http_server

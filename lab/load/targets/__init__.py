@@ -1,28 +1,54 @@
 """Where requests go: one protocol, a target for each wire format.
 
+    one answer    triton_grpc.py    Triton, gRPC            triton_http.py     Triton, HTTP
+    in chunks     triton_stream.py  Triton, gRPC stream     generate_stream.py Triton, /generate_stream (SSE)
+                  openai.py         /v1/completions and /v1/chat/completions (SSE)
+
 A target tells how each request ended by calling `done`, not by returning from a coroutine: a task and a future a
 request would cost as much as the request itself, and a closed loop can send its next request from inside the call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
-from lab.measure.records import OUTCOMES
-
-Done = Callable[[int, int, str | None, int], None]
-"""done(number, outcome, detail, arrived_ns). `number` is the request's, `outcome` an index of records.OUTCOMES or
-INVALID, `detail` None exactly when the outcome is OK, `arrived_ns` the perf_counter_ns at which the end was seen."""
+from lab.measure.records import OK, OUTCOMES, TRUNCATED
 
 INVALID = len(OUTCOMES)
 """In place of an outcome: the server says that the request itself is wrong (its shape, its type, no such model). As
 the first answer of a block it means that the set-up is wrong, not that the server is failing."""
 
 Tensors = dict[str, np.ndarray]
-"""The inputs of one request by name, each with its batch dimension."""
+"""The inputs of one request by name; with a batch dimension where the model has one."""
+
+
+@dataclass(slots=True)
+class Generated:
+    """What has arrived of a generated answer.
+
+    A chunk is a message of the server that holds text or at least one token; what only opens, counts or closes an
+    answer is none. Token counts are the server's: None where it gave none, `chunk_tokens` also where its total says
+    that the chunks held other numbers than it was taken for. `reasoning_chunks` of them, from the first on, were
+    reasoning.
+    """
+
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    chunk_ns: list[int] = field(default_factory=list)
+    chunk_tokens: list[int] | None = field(default_factory=list)
+    reasoning_chunks: int = 0
+
+
+class Done(Protocol):
+    def __call__(
+        self, number: int, outcome: int, detail: str | None, arrived_ns: int, generated: Generated | None = None, /
+    ) -> None:
+        """`number` is the request's, `outcome` an index of records.OUTCOMES or INVALID, `detail` None exactly when the
+        outcome is OK, `arrived_ns` the perf_counter_ns at which the end was seen; `generated` of answers in chunks."""
 
 
 class Target(Protocol):
@@ -37,7 +63,12 @@ class Target(Protocol):
     def send(self, number: int, message: Any) -> None:
         """Send one prepared message now. `done` is called once for it, later or before this returns."""
 
-    def cancel(self, number: int) -> None:
-        """Give the request up; `done` is not called for it any more."""
+    def cancel(self, number: int) -> Generated | None:
+        """Give the request up; `done` is not called for it any more. What had arrived of an answer in chunks."""
 
     async def close(self) -> None: ...
+
+
+def broken(outcome: int, generated: Generated) -> int:
+    """The outcome of an answer that ended with `outcome`: one that had begun is truncated, whatever ended it."""
+    return TRUNCATED if outcome != OK and generated.chunk_ns else outcome

@@ -1,4 +1,4 @@
-"""gRPC's unary calls in HTTP/2 frames: what is sent for a call, and what the headers of an answer mean.
+"""gRPC's calls of one message in HTTP/2 frames: what is sent for a call, and what the headers of an answer mean.
 
 The sending side is prepared before the clock starts: a call is the same bytes each time but for its stream number.
 Headers are stateless both ways (a header table of size 0), so equal bytes mean equal headers.
@@ -7,6 +7,7 @@ Headers are stateless both ways (a header table of size 0), so equal bytes mean 
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -48,9 +49,9 @@ class Call(NamedTuple):
 
 
 class Method:
-    """One gRPC method of the server at `authority` (HOST:PORT)."""
+    """One gRPC method of the server at `authority` (HOST:PORT), called with `metadata`."""
 
-    def __init__(self, authority: str, path: str) -> None:
+    def __init__(self, authority: str, path: str, metadata: Mapping[str, str] | None = None) -> None:
         encoder = hpack.Encoder()
         encoder.header_table_size = 0
         fields = {
@@ -61,6 +62,7 @@ class Method:
             "te": "trailers",
             "content-type": "application/grpc",
             "user-agent": "serving-lab",
+            **(metadata or {}),
         }
         self._headers = encoder.encode(fields.items(), huffman=False)
         self._opening = frame_head(len(self._headers), HEADERS, END_HEADERS, 0)[:5]

@@ -1,14 +1,14 @@
-"""One HTTP/2 connection for unary calls, made for a load generator.
+"""One HTTP/2 connection for gRPC calls of one message, answered by one or by a stream; made for a load generator.
 
 grpc's own Python client spends about 100 µs of processor time a call, so on a small model it would be what gets
 measured; here a call is a dictionary entry, a stream number and a write, about 15 µs with 16 in flight. What makes
 that possible: calls are framed before the clock starts (grpc_wire.py), the server is told to send headers without
 state, so that a block of bytes is decoded only the first time it is seen, and answers are not kept, only how they
-ended.
+ended; who wants to read them gets their bytes as they come.
 
-RFC 9113 is followed for what a client of unary calls meets: settings, flow control in both directions, the server's
-limit of streams, PING, GOAWAY, RST_STREAM, CONTINUATION, padding. Knows nothing of Triton, of time limits (its user
-cancels), or of reconnecting.
+RFC 9113 is followed for what such a client meets: settings, flow control in both directions, the server's limit of
+streams, PING, GOAWAY, RST_STREAM, CONTINUATION, padding. Knows nothing of Triton, of time limits (its user cancels),
+or of reconnecting.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import cast
 
-from lab.load.targets import Done, frames
+from lab.load.targets import frames
 from lab.load.targets.frames import (
     DATA,
     END_HEADERS,
@@ -40,6 +40,10 @@ LAST_STREAM = LARGEST - 2_000_000
 KNOWN_BLOCKS = 4_096
 """Header blocks that are remembered; a server whose error texts all differ must not fill the memory."""
 
+Ended = Callable[[int, int, str | None, int], None]
+"""ended(number, outcome, detail, arrived_ns): a call is over, as targets.Done has it."""
+Received = Callable[[int, bytes, int], None]
+"""received(number, data, arrived_ns): the next bytes of a call's answer, cut anywhere."""
 Left = Callable[["Connection"], None]
 
 
@@ -57,17 +61,25 @@ class _Upload:
 
 
 class Connection(asyncio.Protocol):
-    """`open` makes one; `send` starts a call, and `done` is told how it ended.
+    """`open` makes one; `send` starts a call, and `ended` is told how it ended. `received`, where given, is told what
+    the answer holds; either may send and cancel calls meanwhile.
 
     `read_headers(block)` gives a call's outcome and detail, None for headers that only begin an answer; it is asked
     once for each different block. `left(connection)` is called once, when the connection takes no more calls: lost,
-    told to go away, or out of stream numbers; calls in flight then still end through `done`.
+    told to go away, or out of stream numbers; calls in flight then still end through `ended`.
     """
 
-    def __init__(self, done: Done, read_headers: Callable[[bytes], Reading | None], left: Left) -> None:
-        self._done = done
+    def __init__(
+        self,
+        ended: Ended,
+        read_headers: Callable[[bytes], Reading | None],
+        left: Left,
+        received: Received | None = None,
+    ) -> None:
+        self._ended = ended
         self._read_headers = read_headers
         self._left = left
+        self._received = received
         self._transport: asyncio.WriteTransport
         self._out: list[bytes] = []
         self._reading = False  # while frames are read, what is to be written is collected
@@ -91,11 +103,17 @@ class Connection(asyncio.Protocol):
 
     @classmethod
     async def open(
-        cls, host: str, port: int, done: Done, read_headers: Callable[[bytes], Reading | None], left: Left
+        cls,
+        host: str,
+        port: int,
+        ended: Ended,
+        read_headers: Callable[[bytes], Reading | None],
+        left: Left,
+        received: Received | None = None,
     ) -> Connection:
         """OSError when nobody listens."""
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(lambda: cls(done, read_headers, left), host, port)
+        _, connection = await loop.create_connection(lambda: cls(ended, read_headers, left, received), host, port)
         return connection
 
     @property
@@ -117,7 +135,7 @@ class Connection(asyncio.Protocol):
             self._flush()
 
     def cancel(self, number: int) -> None:
-        """Forget the call: the server is told, `done` is not called. Without effect when the call has ended."""
+        """Forget the call: the server is told, `ended` is not called. Without effect when the call has ended."""
         self._uploads = deque(upload for upload in self._uploads if upload.number != number)
         stream = next((stream for stream, (other, _) in self._streams.items() if other == number), None)
         if stream is not None:
@@ -215,6 +233,8 @@ class Connection(asyncio.Protocol):
                 self._headers(stream, flags, data[start:stop], now_ns)
             elif kind == DATA and self._split is None:
                 self._consumed += length
+                if self._received is not None:
+                    self._data(stream, flags, data[start:stop], now_ns)
                 if flags & END_STREAM:
                     self._end(stream, (ERROR, "the answer ended without a gRPC status"), now_ns)
             else:
@@ -224,6 +244,13 @@ class Connection(asyncio.Protocol):
         if self._consumed > LARGEST // 4:
             self._out.append(frame(frames.WINDOW_UPDATE, 0, 0, WORD.pack(self._consumed)))
             self._consumed = 0
+
+    def _data(self, stream: int, flags: int, payload: bytes, now_ns: int) -> None:
+        number, _ = self._streams.get(stream, (None, None))
+        if number is not None and self._received is not None:
+            if flags & frames.PADDED:
+                payload = payload[1 : len(payload) - payload[0]]
+            self._received(number, payload, now_ns)
 
     def _headers(self, stream: int, flags: int, block: bytes, now_ns: int) -> None:
         try:
@@ -317,7 +344,7 @@ class Connection(asyncio.Protocol):
         for stream in [stream for stream in self._streams if stream > last]:
             self._end(stream, (REFUSED, why), now_ns)
         for number in waiting:
-            self._done(number, REFUSED, why, now_ns)
+            self._ended(number, REFUSED, why, now_ns)
 
     # --- how calls end ---
 
@@ -330,7 +357,7 @@ class Connection(asyncio.Protocol):
                 self._out.append(frame(frames.RST_STREAM, 0, stream, WORD.pack(frames.CANCEL)))
             self._pump()
         if number is not None and reading is not None:
-            self._done(number, *reading, now_ns)
+            self._ended(number, *reading, now_ns)
 
     def _forget(self, stream: int) -> int | None:
         """The number of the stream's call, if the stream was open."""
@@ -354,4 +381,4 @@ class Connection(asyncio.Protocol):
         self._streams, self._answered, self._uploads = {}, set(), deque()
         self._leave(why)
         for number, outcome in ended:
-            self._done(number, outcome, why, now_ns)
+            self._ended(number, outcome, why, now_ns)

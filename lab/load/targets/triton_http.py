@@ -16,7 +16,8 @@ import aiohttp
 from tritonclient.utils import np_to_triton_dtype
 
 from lab.load.targets import INVALID, Done, Tensors
-from lab.load.targets.triton_grpc import raw, reason, split_url
+from lab.load.targets.channel import reason, split_url
+from lab.load.targets.triton_grpc import raw
 from lab.measure.records import ERROR, OK, REFUSED, TIMEOUT, TRUNCATED
 
 OUTCOME = {400: INVALID, 404: INVALID, 408: TIMEOUT, 429: REFUSED, 501: INVALID, 503: REFUSED, 504: TIMEOUT}

@@ -1,0 +1,126 @@
+"""Fake servers of generated answers, in front of a script that says which chunk goes out when.
+
+gRPC's own server and aiohttp's, so the peer shares no code with the lab's targets. The book (`Story`) holds when each
+chunk was handed to the transport and which requests were given up: the independent truth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import numpy as np
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from tests.load.fakes.servers import FakeServer
+from tests.load.fakes.service import Refused
+
+
+@dataclass
+class Chunk:
+    """`tokens` of `text`, sent `at_s` after the request came."""
+
+    at_s: float
+    tokens: int
+    text: str = "word "
+    reasoning: bool = False
+
+
+@dataclass
+class Story:
+    """What every request is told. `fails`: with this status and text after the chunks, or in place of an answer.
+    `vanishes`: after the chunks the connection is closed as if all were well. `hangs`: after the chunks nothing comes.
+    `counts`: whether the server says how many tokens a chunk holds."""
+
+    chunks: Sequence[Chunk] = ()
+    prompt_tokens: int = 7
+    fails: tuple[str, str] | None = None
+    vanishes: bool = False
+    hangs: bool = False
+    counts: bool = True
+
+    requests: list[Any] = field(default_factory=list)
+    sent_ns: list[list[int]] = field(default_factory=list)
+    """By request, in order of arrival: when each chunk was sent."""
+    cancelled: int = 0
+    in_flight: int = 0
+
+    async def tell(self, request: Any) -> AsyncIterator[Chunk]:
+        begin_s = time.perf_counter()
+        self.requests.append(request)
+        stamps: list[int] = []
+        self.sent_ns.append(stamps)
+        self.in_flight += 1
+        try:
+            for chunk in self.chunks:
+                left_s = begin_s + chunk.at_s - time.perf_counter()
+                if left_s > 0:
+                    await asyncio.sleep(left_s)
+                stamps.append(time.perf_counter_ns())
+                yield chunk
+            if self.hangs:
+                await asyncio.Event().wait()
+            if self.fails is not None:
+                raise Refused(*self.fails)
+        except (asyncio.CancelledError, GeneratorExit):
+            self.cancelled += 1
+            raise
+        finally:
+            self.in_flight -= 1
+
+
+class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):
+    def __init__(self, story: Story) -> None:
+        self.story = story
+
+    async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        story = self.story
+        async for request in requests:
+            try:
+                async for chunk in story.tell(request):
+                    yield response(story, chunk)
+            except Refused as refused:
+                if dict(context.invocation_metadata()).get("triton_grpc_error") != "true":
+                    yield service_pb2.ModelStreamInferResponse(error_message=refused.text)
+                else:
+                    await context.abort(grpc.StatusCode[refused.status], refused.text)
+            if request.parameters["triton_enable_empty_final_response"].bool_param and not story.vanishes:
+                final = service_pb2.ModelStreamInferResponse()
+                final.infer_response.parameters["triton_final_response"].bool_param = True
+                yield final
+
+
+def response(story: Story, chunk: Chunk) -> Any:
+    """The outputs of the vLLM backend, their contents raw as Triton sends them."""
+    answer = service_pb2.ModelStreamInferResponse()
+    outputs = {"text_output": len(chunk.text.encode()).to_bytes(4, "little") + chunk.text.encode()}
+    if story.counts:
+        outputs["num_input_tokens"] = np.uint32(story.prompt_tokens).tobytes()
+        outputs["num_output_tokens"] = np.uint32(chunk.tokens).tobytes()
+    for name, content in outputs.items():
+        answer.infer_response.outputs.add(name=name, datatype="BYTES" if name == "text_output" else "UINT32", shape=[1])
+        answer.infer_response.raw_output_contents.append(content)
+    answer.infer_response.parameters["triton_final_response"].bool_param = False
+    return answer
+
+
+@contextmanager
+def grpc_stream_server(story: Story, *, options: Any = ()) -> Iterator[FakeServer]:
+    async def start(port: int) -> tuple[int, Callable[[], Awaitable[Any]]]:
+        server = grpc.aio.server(options=[("grpc.so_reuseport", 0), *options])
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(_Servicer(story), server)
+        bound = server.add_insecure_port(f"127.0.0.1:{port}")
+        await server.start()
+        return bound, lambda: server.stop(None)
+
+    server = FakeServer(story, start, 0)  # type: ignore[arg-type]
+    try:
+        yield server
+    finally:
+        server.kill()

@@ -1,0 +1,71 @@
+"""A target in an event loop of its own, driven by a test's script."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import uvloop
+
+from lab.load.targets import Generated, Target
+from lab.measure.records import OK
+
+
+@dataclass
+class End:
+    outcome: int
+    detail: str | None
+    arrived_ns: int
+    generated: Generated | None
+
+
+class Using:
+    """`ask(n)` sends the n-th message as request n; `ends` are what the target has told."""
+
+    def __init__(self, target: Target, messages: Sequence[Any], ends: dict[int, End]) -> None:
+        self.target, self.messages, self.ends = target, messages, ends
+        self.sent_ns: dict[int, int] = {}
+
+    def ask(self, number: int) -> None:
+        self.sent_ns[number] = time.perf_counter_ns()
+        self.target.send(number, self.messages[number % len(self.messages)])
+
+    async def until(self, *numbers: int) -> None:
+        await until(lambda: set(numbers) <= set(self.ends))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.002)
+
+
+def use(
+    target_of: Callable[..., Target], url: str, requests: Sequence[Any], script: Callable[[Using], Awaitable[None]]
+) -> Using:
+    """Run `script` with an open target, and return what it used."""
+
+    async def main() -> Using:
+        ends: dict[int, End] = {}
+
+        def done(
+            number: int, outcome: int, detail: str | None, arrived_ns: int, generated: Generated | None = None
+        ) -> None:
+            assert number not in ends, "told twice"
+            assert 0 <= time.perf_counter_ns() - arrived_ns < 10**9
+            assert (detail is None) == (outcome == OK)
+            ends[number] = End(outcome, detail, arrived_ns, generated)
+
+        target = target_of(url, done)
+        using = Using(target, target.prepare("llm", requests), ends)
+        await target.open()
+        try:
+            async with asyncio.timeout(20):
+                await script(using)
+        finally:
+            await target.close()
+        return using
+
+    return uvloop.run(main())
