@@ -2,22 +2,23 @@
 
 Every class is a frozen value that refuses unknown fields: a misspelt field that is silently dropped makes a run that
 measured something else than its author believes. Units are in the names. `parse` and `set_path` turn pydantic's
-report into one line that names the field, the value and what is allowed.
+report into one line that names the field, the value and what is allowed (lab/refusal.py).
 
 Knows nothing of processes, files or clocks.
 """
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from lab.errors import InputError
+from lab.refusal import nearest as nearest  # for all who look a name up
+from lab.refusal import one_line
 
 Family = Literal["digits", "embedder", "llm", "sleeper", "null"]
 Precision = Literal["fp32", "bf16"]
@@ -26,9 +27,17 @@ Protocol = Literal["grpc", "http", "openai"]
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
+Name = Annotated[
+    str,
+    Field(
+        pattern=r"^[a-z][a-z0-9_]{0,39}$", description="a letter and up to 39 more letters, digits and _, in lower case"
+    ),
+]
 Tokens = Annotated[int, Field(ge=1, le=1_000_000)]
-Lengths = Tokens | tuple[Tokens, Tokens]
+Lengths = Annotated[
+    Tokens | tuple[Tokens, Tokens],
+    Field(description="a whole number from 1 to 1,000,000, or two such numbers as [least, most]"),
+]
 """Lengths in tokens: all equal, or drawn uniformly from the first to the last of a pair."""
 
 
@@ -309,7 +318,8 @@ class Cell(Value):
 class Experiment(Value):
     """A question, declared. `factors` maps field paths ("model.batching", "workload.arrival.saturation_fraction")
     to the levels to try; every path and level is checked when the value is built, so a bad file fails on import.
-    `quick` maps paths of this experiment to the values that `--quick` sets."""
+    `quick` maps paths of this experiment to the values that `--quick` sets, one after the other; they are checked
+    then too."""
 
     id: Name
     question: str
@@ -351,7 +361,23 @@ class Experiment(Value):
             for cell in cells:
                 if getattr(cell.workload.arrival, "saturation_fraction", None) is not None:
                     raise ValueError("an arrival gives saturation_fraction, so reference must be given")
+        if self.quick:
+            self.when_quick()
         return self
+
+    def when_quick(self) -> Experiment:
+        """The experiment as `--quick` runs it; its own `quick` is empty, as there is nothing more to set."""
+        experiment = self.as_it_stands()
+        for path, value in self.quick.items():
+            try:
+                experiment = set_path(experiment, path, value)
+            except InputError as error:
+                raise InputError(f"quick: {error}") from None
+        return experiment
+
+    def as_it_stands(self) -> Experiment:
+        """The experiment without `quick`, which need not fit it any more once other fields have been set."""
+        return self.model_copy(update={"quick": {}})
 
     def cells(self) -> list[Cell]:
         """Every combination of levels, the last factor varying fastest. An experiment without factors has one."""
@@ -401,24 +427,6 @@ def plain(value: Any) -> Any:
     return _written(value) if isinstance(value, BaseModel) else value
 
 
-def nearest(word: str, allowed: Any) -> str:
-    """'; did you mean "batching"?' or the list of what is allowed."""
-    names = sorted(allowed)
-    close = difflib.get_close_matches(word, names, n=1)
-    return f'; did you mean "{close[0]}"?' if close else f"; allowed: {', '.join(names)}"
-
-
-def one_line(error: ValidationError, kind: type[BaseModel]) -> str:
-    """The first complaint of pydantic's report as 'field value: what is allowed'."""
-    first = error.errors()[0]
-    path = ".".join(str(part) for part in first["loc"]) or kind.__name__
-    if first["type"] == "extra_forbidden":
-        return f"{path}: there is no such field{nearest(str(first['loc'][-1]), _fields_at(kind, first['loc'][:-1]))}"
-    message = first["msg"].removeprefix("Value error, ")
-    shown = "" if isinstance(first["input"], Mapping | BaseModel) else f" {first['input']!r}"
-    return f"{path}{shown}: {message}"
-
-
 def _written(value: BaseModel) -> dict[str, Any]:
     # exclude_unset keeps "left to the default" apart from "set to the default's value"; the discriminator of an
     # arrival is a default that must survive the trip.
@@ -449,28 +457,3 @@ def _replace(
     if not isinstance(inner, dict):
         raise InputError(f"{path}: {head!r} holds {inner!r}, which has no fields")
     return {**data, head: _replace(inner, rest, new, path)}
-
-
-def _fields_at(kind: type[BaseModel], loc: tuple[Any, ...]) -> Iterator[str] | list[str]:
-    fields: list[str] = []
-    for candidate in _kinds_at(kind, loc):
-        fields.extend(candidate.model_fields)
-    return fields
-
-
-def _kinds_at(kind: type[BaseModel], loc: tuple[Any, ...]) -> list[type[BaseModel]]:
-    kinds: list[type[BaseModel]] = [kind]
-    for part in loc:
-        inner: list[type[BaseModel]] = []
-        for candidate in kinds:
-            field = candidate.model_fields.get(str(part))
-            if field is not None:
-                inner.extend(_models_in(field.annotation))
-        kinds = inner or kinds  # a union's tag ("poisson") or a list index is no field: stay where we are
-    return kinds
-
-
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [m for argument in getattr(annotation, "__args__", ()) for m in _models_in(argument)]

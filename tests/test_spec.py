@@ -3,6 +3,7 @@
 import pytest
 
 from lab.errors import InputError
+from lab.run.plan import settle
 from lab.spec import (
     Batching,
     Cell,
@@ -136,6 +137,37 @@ def test_a_factor_path_that_does_not_exist_fails_when_the_file_is_imported():
 def test_a_level_that_does_not_fit_fails_when_the_file_is_imported():
     with pytest.raises(InputError, match="instances"):
         experiment(factors={"model.instances": (1, 0)})
+
+
+@pytest.mark.parametrize(
+    ("quick", "words"),
+    [
+        ({"workload.duration": 1}, '"duration_s"'),
+        ({"repeats": 0}, "repeats 0"),
+        ({"workload.duration_s": 1}, "warmup_s 1"),  # sound alone, not with what it leaves as it was
+        ({"workload.arrival.concurrency": 4}, '"closed" has'),
+    ],
+)
+def test_what_quick_sets_fails_when_the_file_is_imported(quick, words):
+    workload = Workload(arrival=Poisson(rate_rps=10), duration_s=4, warmup_s=1)
+    with pytest.raises(InputError, match=r"^quick: ") as caught:
+        experiment(workload=workload, quick=quick)
+    assert words in str(caught.value)
+
+
+def test_quick_sets_one_field_after_the_other():
+    workload = Workload(arrival=Poisson(rate_rps=10), duration_s=4, warmup_s=1)
+    trial = experiment(workload=workload, quick={"workload.warmup_s": 0, "workload.duration_s": 1})
+    assert trial.when_quick().workload.duration_s == 1
+    assert trial.workload.duration_s == 4
+
+
+def test_a_setting_need_not_fit_a_quick_run_that_nobody_asked_for():
+    workload = Workload(arrival=Poisson(rate_rps=10), duration_s=4, warmup_s=1)
+    trial = experiment(workload=workload, quick={"workload.duration_s": 2})
+    assert settle(trial, [("workload.warmup_s", 3)], quick=False).workload.warmup_s == 3
+    with pytest.raises(InputError, match="warmup_s 3"):
+        settle(trial, [("workload.warmup_s", 3)], quick=True)
 
 
 def test_the_judged_factor_must_be_a_factor():

@@ -8,7 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
+from lab import spec
 from lab.errors import InputError
+from lab.refusal import one_line
 from lab.run.plan import settle
 from lab.spec import Experiment, nearest, parse, parse_setting
 
@@ -20,12 +24,20 @@ def names() -> list[str]:
 
 
 def experiment(name: str) -> Experiment:
-    """The experiment of that name; InputError with the nearest right name when there is none."""
+    """The experiment of that name; InputError with the nearest right name when there is none, or with what does not
+    fit in its file."""
     if name not in names():
         raise InputError(f"experiment {name!r}: there is none{nearest(name, names())}")
-    found = importlib.import_module(f"experiments.{name}").EXPERIMENT
+    file = f"experiments/{name}.py"
+    try:
+        module = importlib.import_module(f"experiments.{name}")
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from None
+    except ValidationError as error:
+        raise InputError(f"{file}: {one_line(error, getattr(spec, error.title, BaseModel))}") from None
+    found = getattr(module, "EXPERIMENT", None)
     if not isinstance(found, Experiment):
-        raise InputError(f"experiments/{name}.py: EXPERIMENT is a {type(found).__name__}; allowed: lab.spec.Experiment")
+        raise InputError(f"{file}: EXPERIMENT is of type {type(found).__name__}; allowed: lab.spec.Experiment")
     return found
 
 

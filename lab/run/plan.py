@@ -92,9 +92,7 @@ def with_rate(block: Block, saturation_rps: float | None) -> Block:
 def settle(experiment: Experiment, settings: list[tuple[str, Any]], *, quick: bool) -> Experiment:
     """The experiment with `--quick` and then each `--set PATH=VALUE` applied. A path that is a factor gets the given
     level (or list of levels) instead of its own, so that a setting is never silently overruled by a factor."""
-    if quick:
-        for path, value in experiment.quick.items():
-            experiment = set_path(experiment, path, value)
+    experiment = experiment.when_quick() if quick else experiment.as_it_stands()
     for path, value in settings:
         if path in experiment.factors:
             levels = tuple(value) if isinstance(value, list) else (value,)
