@@ -26,8 +26,10 @@ from typing import Literal
 
 import numpy as np
 
+from lab.measure.pace import Floats
 from lab.measure.percentile import needed
-from lab.measure.segments import SEGMENTS, START_SD, Block, Floats, Side, cut, measure_of
+from lab.measure.samples import measure_of
+from lab.measure.segments import SEGMENTS, START_SD, Block, Side, cut
 from lab.measure.words import format_count, format_fraction, metric_label
 from lab.spec import Slo
 
@@ -64,9 +66,9 @@ class Effect:
 def compare(a: Sequence[Block], b: Sequence[Block], metric: str, slo: Slo | None = None, *, seed: int = 0) -> Effect:
     """The effect on `metric`, the name of a Summary field, of going from a to b; the i-th blocks of both are a pair.
 
-    Metrics: throughput_rps, goodput_rps, slo_attainment_fraction, error_fraction, latency_mean_s, service_mean_s and
-    any percentile (latency_p95_s, service_p999_s). InputError for another, or for one that needs an objective when
-    `slo` is None."""
+    Metrics: throughput_rps, goodput_rps, output_tokens_per_s, slo_attainment_fraction, error_fraction, and the mean and
+    any percentile of latency, service, ttft, itl, icl and ntpot (itl_mean_s, latency_p95_s, service_p999_s). InputError
+    for another, or for one that needs an objective when `slo` is None."""
     measure = measure_of(metric, slo)
     pairs = min(len(a), len(b))
     side_a, side_b = cut(a[:pairs], measure), cut(b[:pairs], measure)
@@ -81,7 +83,7 @@ def compare(a: Sequence[Block], b: Sequence[Block], metric: str, slo: Slo | None
     if interval is None:
         return _without_ratio(metric, side_a, side_b, seed, reason)
     finding = _finding(interval[0] - 1, interval[1] - 1)
-    if reason and measure.of_latency and _survivors_only(finding, side_a, side_b):
+    if reason and measure.of_time and _survivors_only(finding, side_a, side_b):
         finding = "not comparable"
     if not reason and finding == "no detectable difference" and _in_few_clumps(side_a, side_b):
         reason = f"the slowest requests came in a few clumps, so {metric_label(metric)} is hardly known; measure longer"

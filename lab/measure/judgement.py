@@ -18,7 +18,8 @@ from typing import Any, Literal
 from lab.errors import InputError
 from lab.measure.compare import Effect, compare, compare_figures
 from lab.measure.problems import Problem
-from lab.measure.segments import Block, is_compared_by_request
+from lab.measure.samples import is_compared_by_sample
+from lab.measure.segments import Block
 from lab.measure.summary import Summary
 from lab.spec import Experiment, Judge, plain
 
@@ -103,7 +104,7 @@ def _effect(
     of_a: Sequence[Summary],
     of_b: Sequence[Summary],
 ) -> Effect:
-    if is_compared_by_request(metric):
+    if is_compared_by_sample(metric):
         return compare(a, b, metric, experiment.slo)
     if metric not in {f.name for f in dataclasses.fields(Summary)}:
         raise InputError(f"judge: metric {metric!r} is no field of a summary")

@@ -6,24 +6,20 @@ read from counts in bins. So resampling segments is one matrix product, whatever
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from lab.errors import InputError
+from lab.measure.figures import inside
 from lab.measure.objective import good
+from lab.measure.pace import Floats
 from lab.measure.percentile import percentile_of_sorted
 from lab.measure.records import OK, Int64s, Requests, Window
-from lab.spec import Slo
+from lab.measure.samples import Measure, Sample, latency
 
 Block = tuple[Requests, Window]
-Floats = npt.NDArray[np.float64]
 
 SEGMENTS = 5
 """Stretches of a window that are taken as independent. Few, so that a queue forgets within one: with ten, simulated
@@ -38,61 +34,10 @@ MOST_AMPLIFIED = 20.0
 
 
 @dataclass(frozen=True)
-class Measure:
-    """Which requests a metric looks at and by which time they belong to a segment; `start` is where a latency begins.
-
-    kind "rate": requests that are `only`, a second; "fraction": their share; "mean", "percentile": of successes."""
-
-    kind: Literal["rate", "fraction", "mean", "percentile"]
-    clock: Literal["due_ns", "done_ns"]
-    only: Literal["ok", "good", "failed"] = "ok"
-    start: Literal["due_ns", "sent_ns"] = "due_ns"
-    p: float = 0.5
-    slo: Slo | None = None
-
-    @property
-    def of_latency(self) -> bool:
-        return self.kind in ("mean", "percentile")
-
-
-RATES_AND_SHARES = {
-    "throughput_rps": Measure("rate", "done_ns"),
-    "goodput_rps": Measure("rate", "done_ns", "good"),
-    "slo_attainment_fraction": Measure("fraction", "due_ns", "good"),
-    "error_fraction": Measure("fraction", "done_ns", "failed"),
-}
-
-
-LATENCY = re.compile(r"(latency|service)_(?:mean|p([1-9][0-9]{1,4}))_s")
-
-
-def is_compared_by_request(metric: str) -> bool:
-    """Whether the records behind a Summary field can be compared; other fields exist once a repeat."""
-    return metric in RATES_AND_SHARES or LATENCY.fullmatch(metric) is not None
-
-
-def measure_of(metric: str, slo: Slo | None) -> Measure:
-    """The measure behind a Summary field's name; InputError where there is none."""
-    if metric in RATES_AND_SHARES:
-        found = RATES_AND_SHARES[metric]
-        if found.only == "good" and slo is None:
-            raise InputError(f"metric {metric!r} needs an objective (slo), none is given")
-        return dataclasses.replace(found, slo=slo)
-    match = LATENCY.fullmatch(metric)
-    if match is None:
-        allowed = ", ".join((*RATES_AND_SHARES, "latency_mean_s", "latency_p99_s"))
-        raise InputError(f"metric {metric!r} can't be compared request by request; allowed: {allowed} and the like")
-    start: Literal["due_ns", "sent_ns"] = "due_ns" if match[1] == "latency" else "sent_ns"
-    if match[2] is None:
-        return Measure("mean", "due_ns", start=start)
-    return Measure("percentile", "due_ns", start=start, p=int(match[2]) / 10 ** len(match[2]))
-
-
-@dataclass(frozen=True)
 class Side:
     """One setting's blocks. `sums` has shape (repeats, segments, k); `estimate` turns sums, added up along any axes
     but the last, into the metric (NaN of nothing). `whole` is the metric of all blocks pooled, exact. `n` counts the
-    requests behind it, `failed` is the share of requests that failed. `clumps`: in how many stretches, effectively,
+    samples behind it, `failed` is the share of requests that failed. `clumps`: in how many stretches, effectively,
     the requests from a percentile up came (None for other metrics), since one stall slows hundreds together.
     `sensitivity`: by how much, relatively, the metric would move had this server started one START_SD slower."""
 
@@ -107,14 +52,14 @@ class Side:
 
 def cut(blocks: Sequence[Block], measure: Measure) -> Side:
     """Blocks of one setting as sums by segment."""
-    picked = [_pick(requests, window, measure) for requests, window in blocks]
+    picked = [_pick(requests, window, measure.sample) for requests, window in blocks]
     clumps = None
     ordered = np.sort(np.concatenate([np.zeros(0), *(value for _, value in picked)]))
     ended = failed = 0
     for requests, window in blocks:
-        inside = _inside(requests.done_ns, window)
-        ended += int(inside.sum())
-        failed += int((inside & (requests.outcome != OK)).sum())
+        own = inside(requests.done_ns, window)
+        ended += int(own.sum())
+        failed += int((own & (requests.outcome != OK)).sum())
     if measure.kind == "percentile":
         edges = _edges(ordered, measure.p)
         sums = [_binned(_segment(stretch), value, edges) for stretch, value in picked]
@@ -138,19 +83,11 @@ def cut(blocks: Sequence[Block], measure: Measure) -> Side:
     )
 
 
-def _pick(requests: Requests, window: Window, measure: Measure) -> tuple[Int64s, Floats]:
-    """(stretch, value) of the requests that a metric looks at: a latency in seconds, or 1 and 0 for counted or not."""
-    ok = requests.outcome == OK
-    clock: Int64s = getattr(requests, measure.clock)
-    took_s = (requests.done_ns - getattr(requests, measure.start)) / 1e9
-    rows = _inside(clock, window)
-    if measure.of_latency:
-        rows &= ok & (requests.sent_ns >= 0) if measure.start == "sent_ns" else ok
-        value = took_s
-    else:
-        within = good(requests, measure.slo) if measure.slo else ok
-        value = {"ok": ok, "good": within, "failed": ~ok}[measure.only].astype(np.float64)
-    share = (clock[rows] - window.measured_from_ns) / (window.end_ns - window.measured_from_ns)
+def _pick(requests: Requests, window: Window, sample: Callable[[Requests], Sample]) -> tuple[Int64s, Floats]:
+    """(stretch, value) of the samples in the window."""
+    t_ns, value = sample(requests)
+    rows = inside(t_ns, window)
+    share = (t_ns[rows] - window.measured_from_ns) / (window.end_ns - window.measured_from_ns)
     return np.minimum((share * STRETCHES).astype(np.int64), STRETCHES - 1), value[rows]
 
 
@@ -168,20 +105,20 @@ def _clumps(picked: Sequence[tuple[Int64s, Floats]], threshold: float | None) ->
 
 def _sensitivity(blocks: Sequence[Block], measure: Measure) -> float:
     """A queue amplifies: on a server slower by x, latency is longer by about x / (1 - load). Counting how many
-    successes a latency stretched by that much still leaves within the objective gives the same for goodput."""
-    if measure.only == "failed" or (measure.kind == "rate" and measure.only == "ok"):
+    successes are still within the objective when every time is stretched by that much gives the same for goodput."""
+    slo = measure.slo
+    if slo is None and not measure.of_time:
         return START_SD
-    latency = dataclasses.replace(measure, kind="percentile", clock="due_ns")
-    took = np.sort(np.concatenate([np.zeros(0), *(_pick(requests, window, latency)[1] for requests, window in blocks)]))
+    sample = measure.sample if slo is None else latency
+    took = np.sort(np.concatenate([np.zeros(0), *(_pick(requests, window, sample)[1] for requests, window in blocks)]))
     stretch = START_SD * _amplification(took, blocks)
-    if measure.of_latency or measure.slo is None:
+    if slo is None:
         return stretch
     now, slower = (
         sum(
-            int((good(requests, measure.slo, slower=factor) & _inside(requests.due_ns, window)).sum())
-            for requests, window in blocks
+            int((good(requests, slo, slower=by) & inside(requests.due_ns, window)).sum()) for requests, window in blocks
         )
-        for factor in (1.0, math.exp(stretch))
+        for by in (1.0, math.exp(stretch))
     )
     return max(START_SD, math.log(now / slower) if slower else 1.0 if now else 0.0)
 
@@ -247,7 +184,3 @@ def _quantile(edges: Floats, p: float) -> Callable[[Floats], Floats]:
         return np.where(filled[..., -1] > 0, found[..., 0], np.nan)
 
     return estimate
-
-
-def _inside(t_ns: Int64s, window: Window) -> npt.NDArray[np.bool_]:
-    return (t_ns >= window.measured_from_ns) & (t_ns < window.end_ns)

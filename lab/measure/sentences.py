@@ -15,7 +15,7 @@ from lab.measure.compare import Effect
 from lab.measure.judgement import TRIVIAL_FRACTION, CellResult, Comparison, Saturation, same, saturation_rps
 from lab.measure.percentile import needed
 from lab.measure.phrases import a_delay, delay_us, interval_phrase, latency_phrase
-from lab.measure.segments import measure_of
+from lab.measure.samples import measure_of
 from lab.measure.sharing import sharing
 from lab.measure.words import (
     format_fraction,

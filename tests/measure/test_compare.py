@@ -11,7 +11,8 @@ from lab.measure import compare as module
 from lab.measure.compare import compare, compare_figures
 from lab.measure.percentile import percentile
 from lab.measure.records import OK, REFUSED, Requests, Window
-from lab.measure.segments import cut, measure_of
+from lab.measure.samples import measure_of
+from lab.measure.segments import cut
 from lab.measure.summary import summarize
 from lab.spec import Slo
 
