@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lab.measure.records import OK, OUTCOMES, SERVER, TELEMETRY, TIMEOUT, Requests, Window
+from lab.measure.records import OK, OUTCOMES, REQUESTS, SERVER, TELEMETRY, TIMEOUT, Requests, Window
 
 MS = 1_000_000
 
@@ -27,6 +27,53 @@ def _requests(rows: Sequence[tuple[float, float | None, float, str]], detail: st
 @pytest.fixture(scope="session")
 def requests_of() -> Callable[..., Requests]:
     return _requests
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One streamed answer, times in milliseconds. `chunks`: (arrival, tokens in it); `total`: what the server said at
+    the end, the sum of the chunks unless given. `counted` False: the server did not say what each chunk held."""
+
+    chunks: Sequence[tuple[float, int]]
+    due: float = 0.0
+    sent: float | None = None
+    done: float | None = None
+    outcome: str = "ok"
+    prompt: int | None = 5
+    total: int | None = None
+    counted: bool = True
+    reasoning: int = 0
+
+    def row(self, number: int) -> dict[str, object]:
+        counts = [tokens for _, tokens in self.chunks]
+        done = self.done if self.done is not None else self.chunks[-1][0]
+        return {
+            "block": 0,
+            "request": number,
+            "due_ns": round(self.due * MS),
+            "sent_ns": round((self.due if self.sent is None else self.sent) * MS),
+            "done_ns": round(done * MS),
+            "outcome": OUTCOMES.index(self.outcome),
+            "detail": None if self.outcome == "ok" else "broke off",
+            "prompt_tokens": self.prompt,
+            "output_tokens": sum(counts) if self.counted and self.total is None else self.total,
+            "chunk_ns": [round(at * MS) for at, _ in self.chunks],
+            "chunk_tokens": counts if self.counted else None,
+            "reasoning_chunks": self.reasoning,
+        }
+
+
+@pytest.fixture(scope="session")
+def answers_of() -> Callable[..., Requests]:
+    """Answers as they stand in a run folder's table, read back."""
+    return lambda *answers: Requests.from_table(
+        pa.Table.from_pylist([answer.row(number) for number, answer in enumerate(answers)], schema=REQUESTS)
+    )
+
+
+@pytest.fixture(scope="session")
+def answer() -> type[Answer]:
+    return Answer
 
 
 @pytest.fixture(scope="session")
