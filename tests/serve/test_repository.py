@@ -37,13 +37,56 @@ parameters { key: "seed" value { string_value: "7" } }
 """
 
 
+LLM_BY_HAND = """
+name: "writer"
+backend: "python"
+max_batch_size: 0
+model_transaction_policy { decoupled: true }
+input { name: "text_input" data_type: TYPE_STRING dims: 1 }
+input { name: "stream" data_type: TYPE_BOOL dims: 1 optional: true }
+input { name: "sampling_parameters" data_type: TYPE_STRING dims: 1 optional: true }
+input { name: "exclude_input_in_output" data_type: TYPE_BOOL dims: 1 optional: true }
+input { name: "return_finish_reason" data_type: TYPE_BOOL dims: 1 optional: true }
+input { name: "return_num_input_tokens" data_type: TYPE_BOOL dims: 1 optional: true }
+input { name: "return_num_output_tokens" data_type: TYPE_BOOL dims: 1 optional: true }
+output { name: "text_output" data_type: TYPE_STRING dims: -1 }
+output { name: "finish_reason" data_type: TYPE_STRING dims: -1 }
+output { name: "num_input_tokens" data_type: TYPE_UINT32 dims: -1 }
+output { name: "num_output_tokens" data_type: TYPE_UINT32 dims: -1 }
+instance_group { count: 1 kind: KIND_CPU }
+parameters { key: "family" value { string_value: "llm" } }
+parameters { key: "precision" value { string_value: "bf16" } }
+parameters { key: "seed" value { string_value: "0" } }
+parameters { key: "scheduler" value { string_value: "static" } }
+parameters { key: "kv_cache" value { string_value: "true" } }
+parameters { key: "max_batch_size" value { string_value: "4" } }
+parameters { key: "max_request_tokens" value { string_value: "500" } }
+parameters { key: "max_tokens_in_cache" value { string_value: "1000" } }
+parameters { key: "stream_interval" value { string_value: "2" } }
+parameters { key: "threads" value { string_value: "null" } }
+"""
+
+
+def test_a_language_model_answers_in_many_responses_and_has_its_engines_options_in_the_file():
+    spec = ModelSpec(
+        name="writer",
+        family="llm",
+        scheduler="static",
+        max_batch_size=4,
+        max_request_tokens=500,
+        max_tokens_in_cache=1000,
+        stream_interval=2,
+    )
+    assert read(repository.config_pbtxt(spec)) == read(LLM_BY_HAND)
+
+
 def test_every_field_of_a_spec_is_in_the_file():
     batching = Batching(max_batch_size=32, max_queue_delay_us=2000, preferred_batch_sizes=(8, 16), max_queue_size=64)
     spec = ModelSpec(name="quick", family="digits", batching=batching, precision="bf16", instances=2, seed=7)
     assert read(repository.config_pbtxt(spec)) == read(BY_HAND)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "llm"])
 def test_without_batching_requests_keep_their_shape_and_run_alone(family):
     off = read(repository.config_pbtxt(ModelSpec(name=family)))
     on = read(repository.config_pbtxt(ModelSpec(name=family, batching=Batching(max_batch_size=8))))

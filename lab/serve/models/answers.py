@@ -1,0 +1,157 @@
+"""Sends the language model's answers, in a thread of its own: the engine never waits for Triton.
+
+An answer streams in chunks: its first token at once, then `stream_interval` tokens a chunk, then the rest; each chunk
+is one response, and an empty one with the final flag ends it. A whole answer is one response and the same end.
+
+The thread also asks Triton whether requests were cancelled, which nobody would tell us: after each token that a
+request got, so that it gets two more at most, and by turns those that get none.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from .question import Question
+from .request import Output
+
+POLL_S = 0.01
+"""A request is not asked about more often. Asking costs a tenth of a millisecond of two processes."""
+
+TURN_S, TURN_REQUESTS = 0.05, 4
+"""Of the requests that got no token lately so many are asked about each time."""
+
+
+@dataclass(eq=False)
+class Answer:
+    """One request's answer on its way. `text` and `tokens` are what the next chunk will hold."""
+
+    question: Question
+    sender: Any  # pb_utils.InferenceResponseSender
+    id: str = ""  # the engine's, once it has taken the request
+    text: str = ""
+    tokens: int = 0
+    begun: bool = False  # a response has been sent
+    ended: bool = False
+    asked_s: float = 0.0  # when Triton was last asked whether it is cancelled
+
+
+class Answers:
+    def __init__(self, stream_interval: int, cancel: Callable[[str], None]) -> None:
+        """`cancel` is told the engine's id of a request that its client gave up."""
+        self._interval, self._cancel = stream_interval, cancel
+        self._queue: queue.SimpleQueue[tuple[Answer, Output | str | None] | None] = queue.SimpleQueue()
+        self._live: deque[Answer] = deque()
+        self._thread = threading.Thread(target=self._run, name="answers", daemon=True)
+        self._thread.start()
+
+    def taken(self, answer: Answer) -> None:
+        """The engine has taken the request; its outputs may have begun to come."""
+        self._queue.put((answer, None))
+
+    def refuse(self, sender: Any, why: str) -> None:
+        """The request ends with an error, unserved."""
+        self._queue.put((Answer(None, sender), why))
+
+    def receive(self, answer: Answer, output: Output) -> None:
+        """What a step gave the request."""
+        self._queue.put((answer, output))
+
+    def close(self) -> None:
+        """Sends what is there and ends the thread."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        turn_s = time.monotonic() + TURN_S
+        while True:
+            try:
+                item = self._queue.get(timeout=max(0.0, turn_s - time.monotonic()))
+                if item is None:
+                    return
+                self._handle(*item)
+            except queue.Empty:
+                pass
+            if time.monotonic() >= turn_s:
+                turn_s = time.monotonic() + TURN_S
+                self._ask_by_turns()
+
+    def _handle(self, answer: Answer, news: Output | str | None) -> None:
+        try:
+            if news is None:
+                if not answer.ended:
+                    self._live.append(answer)
+            elif isinstance(news, str):
+                self._fail(answer, news, pb_utils.TritonError.INVALID_ARG)
+            elif news.finish_reason == "cancelled":
+                self._fail(answer, "the request was cancelled", pb_utils.TritonError.CANCELLED)
+            elif news.finish_reason == "error":
+                self._fail(answer, str(news.error), pb_utils.TritonError.INTERNAL)
+            else:
+                self._add(answer, news)
+        except pb_utils.TritonModelException as error:  # the boundary: this request's way is broken, no other's
+            pb_utils.Logger.log_warn(f"an answer could not be sent: {error}")
+            answer.ended = True
+            self._cancel(answer.id)
+
+    def _add(self, answer: Answer, output: Output) -> None:
+        answer.text += output.text
+        answer.tokens += 1
+        last = output.finish_reason is not None
+        due = not answer.begun or answer.tokens >= self._interval
+        if last or (answer.question.stream and due):
+            answer.sender.send(self._response(answer, output))
+            answer.begun, answer.text, answer.tokens = True, "", 0
+        if last:
+            answer.sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            answer.ended = True
+        else:
+            self._ask(answer)
+
+    def _response(self, answer: Answer, output: Output) -> Any:
+        question = answer.question
+        text = question.prompt + answer.text if question.echo else answer.text
+        tensors = [pb_utils.Tensor("text_output", np.array([text.encode()], np.object_))]
+        if question.return_num_output_tokens:
+            tensors.append(pb_utils.Tensor("num_output_tokens", np.array([answer.tokens], np.uint32)))
+        if question.return_num_input_tokens:
+            tensors.append(pb_utils.Tensor("num_input_tokens", np.array([output.prompt_tokens], np.uint32)))
+        if question.return_finish_reason:
+            reason = str(output.finish_reason).encode()
+            tensors.append(pb_utils.Tensor("finish_reason", np.array([reason], np.object_)))
+        return pb_utils.InferenceResponse(tensors)
+
+    def _fail(self, answer: Answer, why: str, code: int) -> None:
+        answer.ended = True
+        response = pb_utils.InferenceResponse(error=pb_utils.TritonError(why, code))
+        answer.sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    # --- cancellation -------------------------------------------------------------------------------------------
+
+    def _ask(self, answer: Answer) -> None:
+        now_s = time.monotonic()
+        if now_s - answer.asked_s >= POLL_S:
+            answer.asked_s = now_s
+            if answer.sender.is_cancelled():
+                self._cancel(answer.id)
+
+    def _ask_by_turns(self) -> None:
+        asked = 0
+        for _ in range(len(self._live)):
+            answer = self._live.popleft()
+            if answer.ended:
+                continue
+            self._live.append(answer)
+            if time.monotonic() - answer.asked_s >= TURN_S:
+                self._ask(answer)
+                asked += 1
+            if asked == TURN_REQUESTS:
+                return

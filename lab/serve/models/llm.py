@@ -1,0 +1,62 @@
+"""Served model `llm`: text in, text out token by token, by the lab's own engine (engine.py) on Llama weights.
+
+    Triton ──execute──▶ Question ──submit──▶ EngineThread ──each token──▶ Answers ──responses──▶ Triton
+
+Decoupled: `execute` only hands requests on, so new ones join between two steps of those that run. Three threads: this
+one reads requests, the engine's computes, the answers' one sends. A request that is wrong ends with its own error.
+"""
+
+import json
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+
+from .answers import Answer, Answers
+from .decoder import Decoder
+from .engine import Engine, Options
+from .engine_thread import EngineThread
+from .question import Question
+
+
+class TritonPythonModel:
+    def initialize(self, args: dict[str, str]) -> None:
+        given = {name: value["string_value"] for name, value in json.loads(args["model_config"])["parameters"].items()}
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        if given["threads"] != "null":
+            torch.set_num_threads(int(given["threads"]))
+        dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[given["precision"]]
+        device = f"cuda:{args['model_instance_device_id']}" if args["model_instance_kind"] == "GPU" else "cpu"
+        weights = Path(__file__).parent / "weights"
+        options = Options(
+            scheduler=given["scheduler"],  # type: ignore[arg-type]
+            kv_cache=json.loads(given["kv_cache"]),
+            max_batch_size=json.loads(given["max_batch_size"]),
+            max_request_tokens=json.loads(given["max_request_tokens"]),
+            max_tokens_in_cache=json.loads(given["max_tokens_in_cache"]),
+        )
+        engine = Engine(
+            Decoder.load(weights, dtype, device), Tokenizer.from_file(str(weights / "tokenizer.json")), options
+        )
+        self.engine = EngineThread(engine)
+        self.answers = Answers(int(given["stream_interval"]), self.engine.cancel)
+
+    def execute(self, requests: list[Any]) -> None:
+        for request in requests:
+            sender = request.get_response_sender()
+            try:
+                question = Question.read(request)
+                answer = Answer(question, sender)
+                answer.id = self.engine.submit(
+                    question.prompt, question.parameters, partial(self.answers.receive, answer)
+                )
+                self.answers.taken(answer)
+            except (ValueError, RuntimeError) as error:
+                self.answers.refuse(sender, str(error))
+
+    def finalize(self) -> None:
+        self.engine.close()
+        self.answers.close()
