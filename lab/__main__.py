@@ -133,7 +133,7 @@ def fetch(options: argparse.Namespace) -> int:
     for what in options.what:
         if what not in allowed:
             raise InputError(f"fetch {what!r}: there is no such thing{nearest(what, allowed)}")
-    for what in options.what or allowed:
+    for what in dict.fromkeys(options.what) or allowed:
         if what == "triton":
             installation.fetch()
         else:
@@ -154,7 +154,7 @@ def serve(options: argparse.Namespace) -> int:
     from lab.serve.triton import serve_forever
     from lab.spec import ModelSpec, parse
 
-    serve_forever([parse(ModelSpec, {"name": name}) for name in options.model])
+    serve_forever([parse(ModelSpec, {"name": name}) for name in dict.fromkeys(options.model)])
     return 0
 
 
@@ -200,15 +200,27 @@ def _check_server(url: str, model: str) -> None:
             raise InputError(f"model {model!r} is not ready at {url}: {states[model].reason}")
 
 
+def _free(run_id: str) -> str:
+    """The run id that was asked for, if a run can be made under it."""
+    from lab.home import home
+    from lab.run.folder import RUN_ID
+
+    if not RUN_ID.fullmatch(run_id):
+        raise InputError(f"--run-id {run_id!r}: allowed are 8 to 60 lower-case letters, digits and dashes")
+    if (home() / "runs" / run_id).exists():
+        raise InputError(f"--run-id {run_id!r}: that run exists already; watch it, or start one under another id")
+    return run_id
+
+
 def _run(chosen: Any, options: argparse.Namespace, *, quick: bool, url: str | None = None) -> int:
-    from lab.run import results, runner
+    from lab.run import preflight, results, runner
     from lab.run.folder import new_run_id
     from lab.run.text import lines
 
+    preflight.check(chosen, url)
+    run_id = new_run_id(chosen.id) if options.run_id is None else _free(options.run_id)
     stop = runner.Stop().on_signals()
-    folder = runner.create(
-        chosen, options.run_id or new_run_id(chosen.id), quick=quick, settings=options.settings, url=url
-    )
+    folder = runner.create(chosen, run_id, quick=quick, settings=options.settings, url=url)
     say(f"run {folder.run_id}")
     failure: LabError | None = None
 

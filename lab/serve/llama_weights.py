@@ -49,19 +49,23 @@ def prepare(weights: str | None = None, progress: home.Progress | None = None) -
     `weights`: None for SmolLM2, a local folder, or a hub id such as "HuggingFaceTB/SmolLM2-360M-Instruct".
     InputError when the folder holds another architecture; FetchError when a download or the conversion fails.
     """
+    check_named(weights)
     place = folder(weights)
     if not is_ready(weights):
-        if weights is None:
-            _make(place, lambda partial: _convert(partial, progress))
-        elif _is_hub_id(weights):
-            _make(place, lambda partial: _from_hub(weights, partial))
-        else:
-            raise InputError(
-                f"model.weights {weights}: there is no config.json; allowed: a Hugging Face folder, a hub id "
-                "(ORGANISATION/NAME), or null for SmolLM2-135M-Instruct"
-            )
-    check(place)
+        _make(place, lambda partial: _convert(partial, progress) if weights is None else _from_hub(weights, partial))
+        check(place)
     return place
+
+
+def check_named(weights: str | None = None) -> None:
+    """InputError for weights that cannot be served, as far as that shows without fetching them."""
+    if is_ready(weights):
+        check(folder(weights))
+    elif weights is not None and not _is_hub_id(weights):
+        raise InputError(
+            f"model.weights {weights}: there is no config.json; allowed: a Hugging Face folder, a hub id "
+            "(ORGANISATION/NAME), or null for SmolLM2-135M-Instruct"
+        )
 
 
 def check(place: Path) -> LlamaConfig:

@@ -54,6 +54,7 @@ class Server:
     def __init__(self, host: str, http_port: int, grpc_port: int, metrics_port: int | None) -> None:
         self.http_url = f"http://{host}:{http_port}"
         self.grpc_url = f"{host}:{grpc_port}"
+        self._called = self.grpc_url  # in messages
         self.metrics_url = None if metrics_port is None else f"http://{host}:{metrics_port}/metrics"
         self.client = triton.InferenceServerClient(self.grpc_url)
         self.managed: ServerRecord | None = None
@@ -95,11 +96,13 @@ class Server:
         """Somebody else's server: "grpc://HOST:8001", "HOST:8001" or "http://HOST:8000". The other two ports are
         taken to be where Triton puts them (HTTP, HTTP+1 gRPC, HTTP+2 metrics). ServerError when nobody answers."""
         scheme, _, rest = url.rpartition("://")
+        scheme = scheme.lower()
         host, _, number = rest.rstrip("/").rpartition(":")
         if scheme not in ("", "grpc", "http") or not host or not number.isdecimal() or not 1 < int(number) < 65_534:
-            raise InputError(f"url {url!r}: allowed is grpc://HOST:PORT or http://HOST:PORT")
+            raise InputError(f"url {url!r}: allowed is grpc://HOST:PORT (or HOST:PORT) or http://HOST:PORT")
         http_port = int(number) - (scheme != "http")
         server = cls(host, http_port, http_port + 1, http_port + 2)
+        server._called = f"{url} (gRPC on port {http_port + 1})" if scheme == "http" else url
         try:
             server._ask(server.client.is_server_live)
         except ServerError:
@@ -208,7 +211,7 @@ class Server:
         if self.alive():
             return None
         if self.managed is None:
-            return f"{self.grpc_url} does not answer"
+            return f"{self._called} does not answer"
         how = "" if self._process is None else f" ({launch.ending(self._process.exit_status)})"
         # Lines that begin with I are information, such as that a model was loaded long before.
         words = [line for line in last_lines(Path(self.managed.log), 20) if not line.startswith("I")][-3:]
@@ -235,7 +238,7 @@ class Server:
 
     def _controlled(self, what: str) -> ServerRecord:
         if self.managed is None:
-            raise ServerError(f"{what}: the server at {self.grpc_url} was given by URL and is not the lab's to control")
+            raise ServerError(f"{what}: the server at {self._called} was given by URL and is not the lab's to control")
         return self.managed
 
     def _ask(self, call: Any, *args: Any, **kwargs: Any) -> Any:
@@ -244,7 +247,7 @@ class Server:
             return call(*args, client_timeout=CALL_LIMIT_S, **kwargs)
         except InferenceServerException as error:
             died = None if self.managed is None else self.died()
-            raise ServerError(died or f"Triton at {self.grpc_url}: {_said(error)}") from None
+            raise ServerError(died or f"Triton at {self._called}: {_said(error)}") from None
 
     def _load_failed(self, name: str, error: InferenceServerException) -> ServerError:
         if died := self.died():

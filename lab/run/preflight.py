@@ -1,0 +1,79 @@
+"""What can be known to fail before anything starts is refused before there is a run folder.
+
+A run that was refused after Triton came up leaves a failed run behind and costs its user the wait. Asks this machine
+and the files that the experiment names; starts, fetches and writes nothing. What only a server can tell (that a model
+does not load, that a download fails) is not known here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from lab.errors import InputError, ServerError
+from lab.load import schedule
+from lab.measure.samples import is_compared_by_sample
+from lab.measure.summary import Summary
+from lab.serve import installation, llama_weights, record, repository
+from lab.spec import Cell, Experiment, ModelSpec, Trace, Workload, nearest
+
+
+def check(experiment: Experiment, url: str | None = None) -> None:
+    """InputError when `experiment` cannot run as it is, ServerError when this machine cannot run a Triton of its own
+    and none is given. `url` is somebody else's server, whose models and machine are not looked at."""
+    _check_metrics(experiment)
+    for cell in experiment.cells():
+        _check_workload(cell.workload, url)
+        if url is None:
+            _check_lengths(cell)
+    if url is not None:
+        return
+    for model in [*experiment.neighbours, *(cell.model for cell in experiment.cells())]:
+        check_model(model)
+    if record.read() is None and (lacks := installation.missing()):
+        raise ServerError("Triton cannot run here; it needs " + "; ".join(f"{what}: {how}" for what, how in lacks))
+
+
+def check_model(model: ModelSpec) -> None:
+    """InputError when this machine's own Triton could not serve `model`."""
+    repository.check(model)
+    if model.device == "gpu" and installation.gpus() == 0:
+        raise InputError(f"model.device gpu of {model.name}: this machine has no NVIDIA GPU; allowed here: cpu")
+    if model.family == "llm":
+        llama_weights.check_named(model.weights)
+
+
+def _check_metrics(experiment: Experiment) -> None:
+    judge = experiment.judge
+    figures = {field.name for field in dataclasses.fields(Summary)}
+    for metric in () if judge is None else (judge.primary, *judge.metrics):
+        if metric not in figures and not is_compared_by_sample(metric):
+            raise InputError(f"judge metric {metric!r}: no summary has such a figure{nearest(metric, figures)}")
+
+
+def _check_workload(workload: Workload, url: str | None) -> None:
+    arrival = workload.arrival
+    if isinstance(arrival, Trace) or getattr(arrival, "rate_rps", None) is not None:
+        schedule.chunks(arrival, workload.duration_s, workload.seed)  # reads a trace, refuses a rate; draws nothing yet
+    elsewhere = url is not None and url.lower().startswith("openai+")
+    if workload.protocol == "openai" and not elsewhere:
+        raise InputError(
+            "workload.protocol openai: Triton does not speak it; allowed: grpc or http, or the --url of a server that "
+            "does, as openai+http://HOST:PORT"
+        )
+    if elsewhere and workload.protocol != "openai":
+        raise InputError(f"workload.protocol {workload.protocol}: the server at {url} speaks openai; allowed: openai")
+
+
+def _check_lengths(cell: Cell) -> None:
+    """A language model turns away what is longer than a slot of its cache: then every such request would fail."""
+    if cell.model.family != "llm":
+        return
+    prompt, output = (
+        lengths if isinstance(lengths, int) else lengths[1]
+        for lengths in (cell.workload.prompt_tokens, cell.workload.output_tokens)
+    )
+    if prompt + output > cell.model.max_request_tokens:
+        raise InputError(
+            f"workload.prompt_tokens {prompt} and output_tokens {output} are more than model.max_request_tokens "
+            f"{cell.model.max_request_tokens} together; allowed: up to {cell.model.max_request_tokens}"
+        )
