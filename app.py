@@ -4,6 +4,7 @@ Owns nothing that must survive: runs are processes of their own, and pages only 
 """
 
 import streamlit as st
+from streamlit.navigation.page import StreamlitPage
 
 from lab.show.ui import frame
 from lab.show.ui.chart import serve_plotly
@@ -12,35 +13,26 @@ from lab.show.ui.words import told
 st.set_page_config(page_title="Serving lab", page_icon=frame.ICON, layout="wide")
 serve_plotly()
 
+
+def leaf(file: str, title: str, icon: str, about: str) -> StreamlitPage:
+    icon = f":material/{icon}:"
+    return st.Page(f"pages/{file}.py", title=title, icon=icon, help=about, default=file == "start")
+
+
 page = st.navigation(
     {
-        "": [
-            st.Page(
-                "pages/start.py", title="Start", icon=":material/home:", default=True, help="One click, one answer"
-            ),
-        ],
+        "": [leaf("start", "Start", "home", "One click, one answer")],
         "Learn": [
-            st.Page(
-                "pages/batching.py",
-                title="Dynamic batching",
-                icon=":material/stacks:",
-                help="Bet, run A against B, see why",
-            ),
+            leaf("batching", "Dynamic batching", "stacks", "Bet, run A against B, see why"),
+            leaf("kv_cache", "KV cache", "memory", "What a token costs, and what keeping it saves"),
+            leaf("scheduling", "Continuous batching", "view_timeline", "Who shares a step of a language model"),
+            leaf("try_it", "Try it", "chat", "A prompt, and each token as it comes"),
         ],
         "Run": [
-            st.Page(
-                "pages/live.py",
-                title="Live run",
-                icon=":material/monitoring:",
-                help="Watch a run and change it while it runs",
-            ),
-            st.Page("pages/runs.py", title="Runs", icon=":material/list:", help="Every run on this machine"),
+            leaf("live", "Live run", "monitoring", "Watch a run and change it while it runs"),
+            leaf("runs", "Runs", "list", "Every run on this machine"),
         ],
-        "Set up": [
-            st.Page(
-                "pages/system.py", title="System", icon=":material/dns:", help="Server, models and what is missing"
-            ),
-        ],
+        "Set up": [leaf("system", "System", "dns", "Server, models and what is missing")],
     }
 )
 with told():

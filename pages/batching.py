@@ -1,43 +1,47 @@
 """Dynamic batching: a question, a bet, a run of A against B, what happened, and why."""
 
-import streamlit as st
+from lab.show.ui import asking, comparison, findings, frame
+from lab.show.ui.topic import Link, Topic
 
-from lab.show.ui import comparison, frame, reads, runs
+
+def try_next(model: str) -> list[Link]:
+    other = "embedder" if model == "digits" else "digits"
+    return [
+        Link(
+            "pages/batching.py",
+            f"Bet on {other}: does batching pay there?",
+            ":material/stacks:",
+            (("b_model", other),),
+        ),
+        Link("pages/live.py", "Toggle batching under a load that goes on", ":material/monitoring:"),
+        Link("pages/system.py", "Read the config.pbtxt that did it", ":material/dns:"),
+    ]
+
 
 frame.with_app()
-experiment = reads.declared("batching")
-st.title("Does waiting for company pay?")
-st.markdown(f"{experiment.question} *The hypothesis:* {experiment.hypothesis}")
-
-folder = runs.chosen(lambda line: line.experiment == "batching")
-bet, action = st.columns(2, gap="large")
-with bet.container(border=True):
-    st.subheader("Predict")
-    prediction = comparison.predict(experiment)
-with action.container(border=True):
-    st.subheader("Run A against B")
-    comparison.run_form(experiment)
-
-st.subheader("What happened")
-if folder is None:
-    st.info(
-        "Place your bet and run A against B. What happened will stand here, beside your bet.", icon=":material/info:"
+comparison.page(
+    Topic(
+        experiment="batching",
+        page="pages/batching.py",
+        prefix="b",
+        title="Does waiting for company pay?",
+        bet=(
+            "At more load than the unbatched model can take, how many requests will batching serve within {objective}, "
+            "compared to batching off?"
+        ),
+        counted="Requests served in time",
+        form=asking.batching_form,
+        depths="quick: about a minute and a half, rough. whole: about 12 minutes, three repeats.",
+        figures={
+            "goodput_rps": "Served in time",
+            "latency_p50_s": "p50 latency",
+            "latency_p99_s": "p99 latency",
+            "batch_mean": "Mean batch",
+        },
+        happened=findings.batching_happened,
+        cause=findings.batching_cause,
+        why=findings.batching_why,
+        compared=("goodput_rps", "latency_p99_s"),
+        next=try_next,
     )
-    st.stop()
-if folder.document["experiment"]["id"] != "batching":
-    st.info("This run compares nothing; watch it on the live page.", icon=":material/info:")
-    st.page_link("pages/live.py", label="To its live page", query_params={"run": folder.run_id})
-    st.stop()
-status = folder.status()
-if status.active:
-    comparison.waiting(folder)
-    st.stop()
-
-comparison.partial(status)
-document = reads.document(folder)
-grid, level = comparison.happened(folder, document, prediction)
-if level:
-    st.subheader("Why")
-    model = folder.document["experiment"]["model"]["name"]
-    comparison.why(grid, document, level, model)
-    comparison.try_next(model)
+)

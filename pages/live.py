@@ -21,12 +21,7 @@ flight.panel(folder, window_s, log, paused)
 if not status.active:
     with st.container(horizontal=True):
         if len(folder.document["cells"]) > 1:
-            st.page_link(
-                "pages/batching.py",
-                label="See what happened",
-                icon=":material/stacks:",
-                query_params={"run": folder.run_id},
-            )
+            runs.link(folder.run_id, folder.document["experiment"]["id"], "See what happened")
         st.page_link("pages/runs.py", label="All runs", icon=":material/list:")
         if st.button("Start another load", key="another", type="tertiary", icon=":material/play_arrow:"):
             del st.query_params["run"]

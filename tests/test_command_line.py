@@ -8,19 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from lab.__main__ import main
+from lab.serve import installation
+
 PROJECT = Path(__file__).parents[1]
+RUN_ID = "20260101-000000-load-0000"
+LOAD = ["load", "--model", "digits", "--rate", "5", "--duration", "1"]
 
 
-def lab(*arguments, home):
-    return subprocess.run(
-        [sys.executable, "-m", "lab", *arguments],
-        cwd=PROJECT,
-        env={**os.environ, "LAB_HOME": str(home)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """An empty LAB_HOME, on a machine without a GPU."""
+    monkeypatch.setenv("LAB_HOME", str(tmp_path))
+    monkeypatch.setattr(installation, "gpus", lambda: 0)
+    return tmp_path
 
 
 @pytest.mark.parametrize(
@@ -31,48 +32,92 @@ def lab(*arguments, home):
         (["run", "batching", "--set", "model.name=embeder"], '"embedder"'),
         (["run", "batching", "--set", "nonsense"], "PATH=VALUE"),
         (["run", "batching", "--set", "model.instances=0"], "instances 0"),
+        (["run", "batching", "--set", "model.device=gpu"], "no NVIDIA GPU"),
+        (["run", "batching", "--set", "workload.arrival.concurrency=4"], 'kind "closed" has'),
+        (["run", "batching", "--set", "judge.primary=goodput"], '"goodput_rps"'),
         (["run", "batching", "--repeats", "0"], "repeats 0"),
         (["run", "batching", "--set", "workload.arrival.rate_rps=NaN"], "rate_rps"),
+        (["run", "batching", "--run-id", "A/B"], "run-id 'A/B'"),
         (["load", "--model", "digit", "--rate", "5", "--duration", "1"], '"digits"'),
         (["load", "--model", "digits", "--rate", "-5", "--duration", "1"], "rate_rps -5"),
+        (["load", "--model", "digits", "--rate", "1e9", "--duration", "1"], "rate_rps 1e+09"),
         (["load", "--model", "digits", "--rate", "5", "--concurrency", "2", "--duration", "1"], "not allowed with"),
         (["load", "--model", "digits", "--duration", "1"], "--rate"),
-        (["load", "--model", "null", "--rate", "5", "--duration", "1", "--url", "ftp://x"], "ftp://x"),
+        ([*LOAD, "--set", "model.device=gpu"], "no NVIDIA GPU"),
+        ([*LOAD, "--set", "model.precision=int8"], "allowed: fp32 or bf16"),
+        ([*LOAD, "--set", "workload.protocol=openai"], "openai+http://HOST:PORT"),
+        ([*LOAD, "--url", "ftp://127.0.0.1:8001"], "ftp://127.0.0.1:8001"),
+        ([*LOAD, "--url", "grpc://127.0.0.1"], "grpc://HOST:PORT"),
         (["show", "../../etc/passwd"], "run id"),
         (["show", "20200101-000000-nothing-0000"], "there is no run"),
         (["frobnicate"], "frobnicate"),
         (["fetch", "tritn"], "tritn"),
     ],
 )
-def test_wrong_input_is_one_line_and_status_two(arguments, words, tmp_path):
-    done = lab(*arguments, home=tmp_path)
-    lines = done.stderr.strip().splitlines()
-    assert words in lines[-1]
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-    assert done.returncode == 2
-    assert len([line for line in lines if line.startswith("error: ")]) == 1
+def test_wrong_input_is_one_line_and_status_two_and_leaves_no_run(arguments, words, home, capsys):
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert words in printed.err
+    assert printed.out == ""
+    assert printed.err.startswith("error: ")
+    assert printed.err.count("\n") == 1
+    assert not (home / "runs").exists()
 
 
-def test_wrong_input_leaves_no_run_behind(tmp_path):
-    lab("run", "batching", "--set", "model.name=nothing", home=tmp_path)
-    assert json.loads(lab("runs", "--json", home=tmp_path).stdout) == {"runs": []}
+def test_a_run_id_that_is_taken_is_wrong_input(home, capsys):
+    (home / "runs" / RUN_ID).mkdir(parents=True)
+    assert main([*LOAD, "--run-id", RUN_ID]) == 2
+    assert f"{RUN_ID}'" in capsys.readouterr().err
+    assert list((home / "runs" / RUN_ID).iterdir()) == []
 
 
-def test_json_is_the_only_thing_on_stdout(tmp_path):
-    done = lab("doctor", "--json", home=tmp_path)
-    checks = json.loads(done.stdout)["checks"]
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "GRPC://127.0.0.1:9", "127.0.0.1:9"])
+def test_a_server_that_does_not_answer_is_called_what_the_user_called_it(url, home, capsys):
+    assert main([*LOAD, "--url", url]) == 1
+    assert f" {url}" in capsys.readouterr().err
+    assert not (home / "runs").exists()
+
+
+def test_a_model_named_twice_is_served_once(home, monkeypatch):
+    served = []
+    monkeypatch.setattr("lab.serve.triton.serve_forever", lambda models: served.extend(model.name for model in models))
+    assert main(["serve", "--model", "digits", "--model", "null", "--model", "digits"]) == 0
+    assert served == ["digits", "null"]
+
+
+def test_what_is_named_twice_is_fetched_once(home, monkeypatch):
+    fetched = []
+    monkeypatch.setattr("lab.serve.weights.prepare", lambda model: fetched.append(model.name))
+    assert main(["fetch", "digits", "embedder", "digits"]) == 0
+    assert fetched == ["digits", "embedder"]
+
+
+def test_json_is_the_only_thing_on_stdout(home, capfd):
+    main(["doctor", "--json"])
+    checks = json.loads(capfd.readouterr().out)["checks"]
     assert {"name", "ok", "found", "remedy"} == set(checks[0])
 
 
-def test_a_missing_command_says_what_is_allowed(tmp_path):
-    done = lab(home=tmp_path)
+@pytest.mark.parametrize("arguments", [[], ["run", "batchin"]])
+def test_as_a_process_of_its_own_it_says_so_without_a_traceback(arguments, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "lab", *arguments],
+        cwd=PROJECT,
+        env={**os.environ, "LAB_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 2
-    assert "COMMAND" in done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert ("COMMAND" if not arguments else '"batching"') in done.stderr
 
 
-@pytest.mark.parametrize("module", ["lab.run.runner", "lab.load.generator", "lab.load.worker", "lab.measure.summary"])
-def test_what_measures_imports_neither_streamlit_nor_torch(module):
-    code = f"import sys, {module}; print([m for m in ('streamlit', 'torch', 'plotly') if m in sys.modules])"
+def test_what_measures_imports_neither_streamlit_nor_torch():
+    modules = "lab.run.runner, lab.load.generator, lab.load.worker, lab.measure.summary"
+    code = f"import sys, {modules}; print([m for m in ('streamlit', 'torch', 'plotly') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -1,7 +1,8 @@
 """The cells of a finished comparison, laid out as levels of the judged factor × loads.
 
-A page asks it "the summaries of batching off at 80 % load"; it knows the words for both. Where an experiment has no
-second factor there is one load, named "all". Reads the document of lab.run.results and nothing else.
+A page asks it "the summaries of batching off at 80 % load"; it knows the words for both. A load is one level of each
+other factor; where an experiment has no other there is one load. Reads the document of lab.run.results and nothing
+else.
 """
 
 from __future__ import annotations
@@ -13,14 +14,18 @@ from typing import Any
 
 from lab.measure.words import level_label
 
+ALONE = "this load"
+
 
 @dataclass(frozen=True)
 class Grid:
     """`levels` and `loads` hold the words for each level and load in the order of the experiment; a level's words are
-    unique. `baseline` is one of the levels."""
+    unique. `baseline` is one of the levels. `factors` holds the other factors: path to the words of each level and
+    the level itself."""
 
     levels: tuple[str, ...]
     loads: tuple[str, ...]
+    factors: dict[str, dict[str, Any]]
     baseline: str
     _cells: dict[tuple[str, str], list[dict[str, Any]]]
     _loads_raw: dict[str, Any]
@@ -32,6 +37,7 @@ class Grid:
         cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
         levels: dict[str, Any] = {}
         loads: dict[str, Any] = {}
+        paths: dict[str, dict[str, Any]] = {}
         for cell in document["cells"]:
             if cell.get("role", "cell") != "cell":
                 continue
@@ -42,10 +48,13 @@ class Grid:
             load = load_name(others)
             levels.setdefault(name, raw)
             loads.setdefault(load, others)
+            for path, value in others.items():
+                paths.setdefault(path, {}).setdefault(level_label(path, value), value)
             cells.setdefault((name, load), []).append(cell["summary"])
         base = short_label(factor, baseline)
         names = tuple(levels)
-        return cls(names, tuple(loads), base if base in names else (names[0] if names else base), cells, loads, levels)
+        base = base if base in names else (names[0] if names else base)
+        return cls(names, tuple(loads), paths, base, cells, loads, levels)
 
     def at(self, level: str, load: str) -> list[dict[str, Any]]:
         """The summaries of each repeat; empty when the run did not get there."""
@@ -61,8 +70,23 @@ class Grid:
         return tuple(level for level in self.levels if level != self.baseline)
 
     def highest(self, loads: Iterable[str]) -> str:
-        """The one of `loads` under which most was asked for, in whatever order they were declared."""
-        return max(reversed(list(loads)), key=self._offered_rps)
+        """The one of `loads` that asks for most (the highest rate, the longest texts), in whatever order they were
+        declared."""
+        return max(reversed(list(loads)), key=lambda load: [_size(v) for v in self._loads_raw.get(load, {}).values()])
+
+    def words_of(self, load: str) -> dict[str, str]:
+        """{path of each other factor: the words of its level} at `load`."""
+        return {path: level_label(path, value) for path, value in self._loads_raw.get(load, {}).items()}
+
+    def load_of(self, words: dict[str, str]) -> str:
+        """The load of these words, one a factor: the other way round."""
+        return ", ".join(words[path] for path in self.factors) or ALONE
+
+    def along(self, path: str, load: str) -> list[tuple[str, str]]:
+        """(the level's words, the load) for every level of one factor, all others as they are at `load`."""
+        fixed = self.words_of(load)
+        loads = [(words, self.load_of({**fixed, path: words})) for words in self.factors.get(path, ())]
+        return [(words, other) for words, other in loads if other in self.loads]
 
     def comparable(self, document: dict[str, Any], metric: str) -> dict[str, tuple[str, ...]]:
         """{load: the levels whose `metric` the verdict could compare there}, loads without any left out."""
@@ -72,9 +96,6 @@ class Grid:
             if levels := tuple(level for level, e in effects.items() if e and e["verdict"] != "not comparable"):
                 found[load] = levels
         return found
-
-    def _offered_rps(self, load: str) -> float:
-        return max((s.get("offered_rps") or 0.0 for _, some in self.levels_at(load) for s in some), default=0.0)
 
     def effect(self, document: dict[str, Any], level: str, load: str, metric: str) -> dict[str, Any] | None:
         """What the verdict says of `metric` at this level and load against the baseline."""
@@ -98,8 +119,8 @@ def short_label(path: str | None, level: Any) -> str:
 
 
 def load_name(others: dict[str, Any]) -> str:
-    """The levels of all other factors: "80 % of saturation"; "this load" when there is no other factor."""
-    return ", ".join(level_label(path, level) for path, level in others.items()) or "this load"
+    """The levels of all other factors: "80 % of saturation"; ALONE when there is no other factor."""
+    return ", ".join(level_label(path, level) for path, level in others.items()) or ALONE
 
 
 def middle(summaries: list[dict[str, Any]], field: str) -> float | None:
@@ -112,6 +133,12 @@ def middle(summaries: list[dict[str, Any]], field: str) -> float | None:
 def why_missing(summaries: list[dict[str, Any]], field: str) -> str | None:
     """The first reason a repeat gives for not having `field`."""
     return next((s["notes"][field] for s in summaries if field in s.get("notes", {})), None)
+
+
+def _size(level: Any) -> float:
+    """How much a level asks for: its number, or the upper end of its range."""
+    largest = level[-1] if isinstance(level, list | tuple) and level else level
+    return float(largest) if isinstance(largest, int | float) else 0.0
 
 
 def _key(value: Any) -> str:

@@ -28,7 +28,7 @@ def test_batching_is_toggled_on_and_off():
     [
         ({"rate_rps": 5}, CLOSED, 1, "concurrency"),
         ({"concurrency": 5}, OPEN, 1, "rate_rps"),
-        ({"rate_rps": -5}, OPEN, 1, "greater than 0"),
+        ({"rate_rps": -5}, OPEN, 1, "above 0"),
         ({"rate_rps": "many"}, OPEN, 1, "number"),
         ({"rate_rps": 5}, OPEN, 15, "15 cells"),
         ({"batching": {"max_batch_size": 0}}, OPEN, 1, "max_batch_size 0"),

@@ -18,7 +18,7 @@ from lab.measure.records import CANCELLED, OK, REQUESTS, SERVER, TELEMETRY, TIME
 from lab.run import catalogue, results
 from lab.run.folder import RunFolder
 from lab.run.plan import cell_blocks, level_blocks, with_rate
-from lab.spec import ClosedLoop, Experiment, ModelSpec, set_path
+from lab.spec import ClosedLoop, Experiment, ModelSpec, plain, set_path
 from lab.stream import StreamWriter
 
 FIXED_S, ITEM_S = 0.00042, 0.00006
@@ -231,8 +231,9 @@ def batching_run(
     blocks = [with_rate(block, SATURATION_RPS) for block in first + then]
     if state != "done":
         blocks = blocks[: len(first) + 3]
-    levels = [{"level": None, "max_abs_difference": difference, "equal": difference < 1e-4}]
-    author.folder.event("answers", requests=64, tolerance=1e-4, levels=levels)
+    equal = difference < 1e-4
+    level = {"level": plain(first[-1].level), "differing": 0 if equal else 64, "max_abs_difference": difference}
+    author.folder.event("answers", requests=64, precision="fp32", tolerance=1e-4, levels=[{**level, "equal": equal}])
     for index, block in enumerate(blocks):
         cut = 0.7 if state == "cancelled" and index == len(blocks) - 1 else None
         author.block(index, block, cut_s=cut)

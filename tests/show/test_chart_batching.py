@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lab.show.charts import batching
+from lab.show.charts import batching, levels
 from lab.show.charts.figure import Chart, values_of
 from lab.show.grid import Grid
 
@@ -158,7 +158,7 @@ def test_effects_draw_ratios_with_intervals_and_list_what_was_not_comparable(gri
         {"level": ON, "at": {LOAD: 1.2}, "metric": "goodput_rps", "ratio": None, "ci_low": None, "ci_high": None,
          "verdict": "not comparable", "reason": "too few successes"},
     ]  # fmt: skip
-    chart = batching.effects({"verdict": {"effects": effects}}, grid, "goodput_rps", "Goodput")
+    chart = levels.effects({"verdict": {"effects": effects}}, grid, "goodput_rps", "Goodput")
     (trace,) = chart.figure["data"]
     assert list(values_of(trace["x"])) == pytest.approx([0.99])
     assert list(values_of(trace["error_x"]["arrayminus"])) == pytest.approx([0.04], abs=1e-6)
@@ -174,7 +174,7 @@ def test_a_real_run_fills_every_chart(document: dict[str, Any]) -> None:
         batching.throughput_latency(grid, PAIR, 0.020),
         batching.batch_sizes(grid, PAIR, HEAVY),
         batching.where_time_goes(grid, HEAVY),
-        batching.effects(document, grid, "goodput_rps", "Goodput"),
+        levels.effects(document, grid, "goodput_rps", "Goodput"),
     ):
         assert chart.figure["data"], chart.alt
         assert len({len(column) for column in chart.table.values()}) == 1

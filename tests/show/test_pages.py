@@ -259,9 +259,11 @@ def test_a_finished_comparison_opens_with_its_headline(full_home: Path, document
 
 def test_the_page_says_whether_the_answers_stayed_the_same(empty_home: Path) -> None:
     batching_run(DONE, duration_s=1.0)
-    assert "Same answers, batched or alone: 64 requests" in words(open_page("batching", run=DONE))
+    assert "(64 requests, largest difference 3.8e-06)" in words(open_page("batching", run=DONE))
     batching_run(STOPPED, duration_s=1.0, difference=0.02)
-    assert "The answers differ: by up to 2.0e-02 where 0.0001 is allowed." in words(open_page("batching", run=STOPPED))
+    app = open_page("batching", run=STOPPED)
+    assert "up to 0.02 apart, 0.0001 is allowed" in words(app)  # in place of a headline
+    assert "The answers differ" in app.error[0].value
 
 
 def test_the_link_chooses_level_and_load(full_home: Path) -> None:
@@ -325,7 +327,7 @@ def test_a_withheld_figure_is_a_card_with_a_reason(full_home: Path) -> None:
 def test_a_run_that_compares_nothing_is_sent_to_its_live_page(empty_home: Path) -> None:
     load_run()
     app = open_page("batching", run=GOING)
-    assert "compares nothing" in app.info[0].value
+    assert "answers no such question" in app.info[0].value
 
 
 def test_the_run_form_hands_on_what_was_chosen(empty_home: Path, started: list[tuple[Any, ...]]) -> None:

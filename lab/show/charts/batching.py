@@ -1,4 +1,4 @@
-"""What batching did: throughput against latency, executed batch sizes, where the time went, and every comparison.
+"""What batching did: throughput against latency, executed batch sizes, and where the time went.
 
 All read the document of a run laid out as a Grid (levels of the judged factor × loads).
 """
@@ -12,13 +12,16 @@ from lab.show import theme
 from lab.show.charts.figure import (
     Chart,
     End,
+    append,
     end_labels,
     floats,
     level_line,
     line,
     log_axis,
     log_range,
+    ms,
     nothing_to_draw,
+    pattern,
 )
 from lab.show.grid import Grid, middle, why_missing
 
@@ -40,9 +43,9 @@ def throughput_latency(grid: Grid, levels: tuple[str, str], slo_s: float | None)
     for level, style in zip(levels, (theme.BASELINE, theme.TREATMENT), strict=True):
         for load in grid.loads:
             for repeat, summary in enumerate(grid.at(level, load), start=1):
-                _append(table, level, load, repeat, summary["throughput_rps"])
+                append(table, level, load, repeat, summary["throughput_rps"])
                 for field, name, _, _ in PERCENTILES:
-                    table[f"{name}, ms"].append(_ms(summary[field]))
+                    table[f"{name}, ms"].append(ms(summary[field]))
         for field, name, marker, dash in PERCENTILES:
             points = []
             for load in grid.loads:
@@ -119,7 +122,7 @@ def batch_sizes(grid: Grid, levels: tuple[str, str], load: str) -> Chart:
                 "y": floats([100 * counts.get(size, 0) / total for size in sizes]),
                 "marker": {
                     "color": style.role,
-                    "pattern": _pattern("/" if style is theme.BASELINE else ""),
+                    "pattern": pattern("/" if style is theme.BASELINE else ""),
                 },
                 "hovertemplate": f"{level}<br>batch of %{{x}}: %{{y:.1f}} % of executions<extra></extra>",
             }
@@ -168,13 +171,13 @@ def where_time_goes(grid: Grid, load: str) -> Chart:
             notes.append(f"{level}: {why_missing(summaries, 'queue_mean_s') or 'Triton counted no request'}")
             continue
         outside = None if total is None or total < queue + compute else total - queue - compute
-        _append(table, level, *(_ms(value) for value in (queue, compute, outside, total)))
+        append(table, level, *(ms(value) for value in (queue, compute, outside, total)))
     height = 96 + 44 * max(2, len(table["level"]))
     if not table["level"]:
         return nothing_to_draw(title, notes[0] if notes else "no cell has run at this load", height=height)
     labels = list(reversed(table["level"]))
     traces = []
-    for _, name, role, pattern in PARTS:
+    for _, name, role, hatch in PARTS:
         values = list(reversed(table[f"{name}, ms"]))
         traces.append(
             {
@@ -183,7 +186,7 @@ def where_time_goes(grid: Grid, load: str) -> Chart:
                 "name": name,
                 "y": labels,
                 "x": floats([0.0 if value is None else value for value in values]),
-                "marker": {"color": role, "pattern": _pattern(pattern)},
+                "marker": {"color": role, "pattern": pattern(hatch)},
                 "hovertemplate": f"%{{y}}<br>{name}: %{{x:,.3~g}} ms<extra></extra>",
             }
         )
@@ -267,96 +270,12 @@ def cost_of_one(summaries: list[dict[str, Any]], model: str) -> Chart:
     return Chart(title, {"data": [trace], "layout": layout}, alt, table, notes)
 
 
-def effects(document: dict[str, Any], grid: Grid, metric: str, title: str) -> Chart:
-    """Every level's ratio to the baseline (x, log) on one metric with its 95 % interval, one row a level and load."""
-    rows = []
-    table: dict[str, list[Any]] = {"level": [], "load": [], "ratio": [], "low": [], "high": [], "verdict": []}
-    notes = []
-    for load in grid.loads:
-        for level in grid.others():
-            effect = grid.effect(document, level, load, metric)
-            if effect is None:
-                continue
-            _append(table, level, load, *(effect[k] for k in ("ratio", "ci_low", "ci_high", "verdict")))
-            if effect["ratio"] is None:
-                notes.append(f"{level} at {load}: {effect['reason'] or effect['verdict']}")
-            else:
-                rows.append(
-                    (f"{load}, {level}", effect["ratio"], effect["ci_low"], effect["ci_high"], effect["verdict"])
-                )
-    height = 90 + 26 * max(3, len(rows))
-    if not rows:
-        return nothing_to_draw(title, "no comparison was possible", height=height)
-    rows.reverse()
-    ratios = [row[1] for row in rows]
-    known = [v for row in rows for v in row[1:4] if v is not None and v > 0]
-    trace = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": floats(ratios),
-        "y": [row[0] for row in rows],
-        "marker": {
-            "color": ["@grey" if row[4] in ("no detectable difference", "not comparable") else "@blue" for row in rows],
-            "symbol": ["circle-open" if row[4].startswith("no") else "circle" for row in rows],
-            "size": 9,
-        },
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": floats([(row[3] or row[1]) - row[1] for row in rows]),
-            "arrayminus": floats([row[1] - (row[2] or row[1]) for row in rows]),
-            "color": "@muted",
-            "thickness": 1.5,
-            "width": 4,
-        },
-        "text": [row[4] for row in rows],
-        "hovertemplate": "%{y}<br>%{x:.3~g}× the baseline, %{text}<extra></extra>",
-    }
-    layout = theme.layout(
-        height=height,
-        margin={"l": 170, "r": 24, "t": 12, "b": 52},
-        xaxis=log_axis(
-            f"ratio to {grid.baseline}, × (bars: 95 % interval)", log_range([*known, 1.0]), most_decades=2.5
-        ),
-        yaxis=theme.axis("", type="category", showline=False, ticks=""),
-        shapes=[
-            {
-                "type": "line",
-                "yref": "paper",
-                "x0": 1,
-                "x1": 1,
-                "y0": 0,
-                "y1": 1,
-                "line": {"color": "@ink", "width": 1, "dash": "longdash"},
-                "layer": "below",
-            }
-        ],
-    )
-    best = max(rows, key=lambda row: row[1])
-    alt = f"{title}: from {format_ratio(min(ratios))} to {format_ratio(best[1])} of {grid.baseline}, most at {best[0]}."
-    return Chart(title, {"data": [trace], "layout": layout}, alt, table, tuple(notes))
-
-
 def _executions(summaries: list[dict[str, Any]]) -> dict[int, float]:
     counts: dict[int, float] = {}
     for summary in summaries:
         for size, executions in (summary.get("batch_sizes") or {}).items():
             counts[int(size)] = counts.get(int(size), 0) + executions
     return counts
-
-
-def _append(table: dict[str, list[Any]], *values: Any) -> None:
-    for column, value in zip(table.values(), values, strict=False):
-        column.append(value)
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1e3
-
-
-def _pattern(shape: str) -> dict[str, Any]:
-    """Hatching over a bar's colour, so that bars differ without colour."""
-    return {"shape": shape, "fillmode": "overlay", "fgcolor": "@surface", "fgopacity": 0.8, "size": 7, "solidity": 0.15}
 
 
 def _short(level: str) -> str:

@@ -157,6 +157,21 @@ def level_line(y: float, text: str, *, log: bool) -> tuple[dict[str, Any], dict[
     return shape, label
 
 
+def append(table: dict[str, list[Any]], *values: Any) -> None:
+    """Add a row to a chart's table."""
+    for column, value in zip(table.values(), values, strict=False):
+        column.append(value)
+
+
+def ms(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1e3
+
+
+def pattern(shape: str) -> dict[str, Any]:
+    """Hatching over a bar's colour, so that bars differ without colour; "" is plain."""
+    return {"shape": shape, "fillmode": "overlay", "fgcolor": "@surface", "fgopacity": 0.8, "size": 7, "solidity": 0.15}
+
+
 def nothing_to_draw(title: str, why: str, *, height: int = 320) -> Chart:
     """A chart without data says so in its place, with the reason."""
     figure = {

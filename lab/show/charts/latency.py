@@ -20,12 +20,20 @@ TICKS = (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999)
 POINTS = 120
 
 
+WHOLE, FIRST_TOKEN = "latency from the scheduled arrival", "time to the first token"
+"""What may be drawn: the words of its axis."""
+
+
 def percentiles(
-    latencies_s: Mapping[str, npt.NDArray[np.float64]], baseline: str, slo_s: float | None, at: str
+    latencies_s: Mapping[str, npt.NDArray[np.float64]],
+    baseline: str,
+    slo_s: float | None,
+    at: str,
+    quantity: str = WHOLE,
 ) -> Chart:
     """Percentile (x, spaced by 1/(1-p)) against latency (y, log), one line a level. `latencies_s` maps a level's name
-    to the latencies of its successes in seconds, all repeats pooled."""
-    title = f"Latency distribution at {at}"
+    to the latencies of its successes in seconds, all repeats pooled; `slo_s` is the limit on this very quantity."""
+    title = f"{'Latency' if quantity == WHOLE else quantity.capitalize()} distribution at {at}"
     height, margin = 380, {"l": 64, "r": 90, "t": 20, "b": 52}
     traces, ends, notes, takeaways = [], [], [], []
     drawn: list[float] = [] if slo_s is None else [slo_s * 1e3]
@@ -74,7 +82,7 @@ def percentiles(
             ticktext=["0", "50 %", "90 %", "99 %", "99.9 %", "99.99 %"],
             range=[0, float(np.log10(furthest)) + 0.02],
         ),
-        yaxis=log_axis("latency from the scheduled arrival, ms", y_range),
+        yaxis=log_axis(f"{quantity}, ms", y_range),
         annotations=end_labels(ends, y_range, log=True, height=height - margin["t"] - margin["b"]),
     )
     if slo_s is not None:

@@ -1,97 +1,82 @@
-"""The batching page's parts: the bet, the run, what happened, and why."""
+"""An experiment's page in five blocks: question, bet, run of A against B, what happened, and why with what to try next.
+
+Every page is the same but for what its Topic says and draws (lab/show/ui/topic.py).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import streamlit as st
 
-from lab.measure.judgement import CellResult
-from lab.measure.sharing import sharing
-from lab.measure.summary import Summary
-from lab.measure.words import NOT_MEASURED, format_metric, metric_label, plural
+from lab.measure.answers import all_equal
+from lab.measure.words import NOT_MEASURED, format_metric, metric_label
 from lab.run.folder import RunFolder
 from lab.run.status import Status
 from lab.show import bets
-from lab.show.charts import batching as draw
-from lab.show.charts.latency import percentiles
+from lab.show.charts import levels
+from lab.show.charts.figure import Chart
 from lab.show.grid import Grid, forbidding, middle, why_missing
-from lab.show.ui import chart, reads, runs
+from lab.show.ui import asking, chart, reads, runs
 from lab.show.ui.cards import Card, cards
-from lab.show.ui.words import badge, objective, told, why_ended
-from lab.spec import Experiment
+from lab.show.ui.topic import Seen, Topic
+from lab.show.ui.words import badge, told, why_ended
 
-FIGURES = {
-    "goodput_rps": "Served in time",
-    "latency_p50_s": "p50 latency",
-    "latency_p99_s": "p99 latency",
-    "batch_mean": "Mean batch",
-}
 HOLDS = {
     True: ":green-badge[:material/check: The hypothesis holds]",
     False: ":orange-badge[:material/close: The hypothesis does not hold]",
     None: ":gray-badge[:material/help: Not decided]",
 }
+CHOICES = {
+    "saturation_fraction": ("load", "Load, as a share of saturation"),
+    "rate_rps": ("load", "Load"),
+    "concurrency": ("users", "Users at a time"),
+    "output_tokens": ("output", "Answer length"),
+    "prompt_tokens": ("prompt", "Prompt length"),
+}
+"""(key in the link, label) of the choice of a factor's level, by the last part of its path."""
 
 
-def predict(experiment: Experiment) -> tuple[str | None, str]:
-    """The bet: which way and how much. It lives in the URL, so it stays with the run that it was placed on."""
-    st.markdown(
-        "At more load than the unbatched model can take, how many requests will batching serve "
-        f"within {objective(experiment.slo)}, compared to batching off?"
-    )
-    direction = st.segmented_control(
-        "Requests served in time", bets.DIRECTIONS, key="b_bet", bind="query-params", label_visibility="collapsed"
-    )
-    if direction in (None, bets.DIRECTIONS[1]):
-        return direction, bets.SIZES[0]
-    size = st.select_slider(
-        "How many times as many, or as few", bets.SIZES, value="2×", key="b_size", bind="query-params"
-    )
-    return direction, size
+def page(topic: Topic) -> None:
+    """The whole page of `topic`, about the run in the link."""
+    experiment = reads.declared(topic.experiment)
+    st.title(topic.title)
+    st.markdown(f"{experiment.question} *The hypothesis:* {experiment.hypothesis}")
+    folder = runs.chosen(lambda line: line.experiment == topic.experiment)
+    bet, action = st.columns(2, gap="large")
+    with bet.container(border=True):
+        st.subheader("Predict")
+        prediction = asking.predict(topic, experiment)
+    with action.container(border=True):
+        st.subheader("Run A against B")
+        asking.run_form(topic, experiment)
+    st.subheader("What happened")
+    if folder is None:
+        st.info(
+            "Place your bet and run A against B. What happened will stand here, beside your bet.",
+            icon=":material/info:",
+        )
+        return
+    if folder.document["experiment"]["id"] != topic.experiment:
+        st.info("This run answers no such question; its own page shows it.", icon=":material/info:")
+        runs.link(folder.run_id, folder.document["experiment"]["id"], "To its page")
+        return
+    status = folder.status()
+    if status.active:
+        _waiting(folder)
+        return
+    _partial(status)
+    seen = _happened(topic, folder, reads.document(folder), prediction)
+    if seen is not None:
+        st.subheader("Why")
+        _why(topic, seen)
+        st.markdown("**Try next**")
+        for link in topic.next(seen.model):
+            st.page_link(link.page, label=link.label, icon=link.icon, query_params=dict(link.params) or None)
 
 
-def run_form(experiment: Experiment) -> None:
-    """Model, objective and depth; starts only on the button."""
-    model = st.selectbox(
-        "Model",
-        ["digits", "embedder"],
-        key="b_model",
-        bind="query-params",
-        help="digits: a small network, where a call costs more than its arithmetic. embedder: a sentence encoder.",
-    )
-    left, right = st.columns(2, vertical_alignment="bottom")
-    limit_s = experiment.slo.latency_s
-    slo_ms = left.number_input(
-        "Objective, ms", 1.0, 10_000.0, limit_s and limit_s * 1e3, 5.0, "%g", key="b_slo", bind="query-params"
-    )
-    depth = right.segmented_control(
-        "Depth",
-        ["quick", "whole"],
-        default="quick",
-        required=True,
-        key="b_depth",
-        bind="query-params",
-        help="quick: about a minute and a half, rough. whole: about 12 minutes, three repeats.",
-    )
-    going = reads.active_runs()
-    if going:
-        st.caption(f"{going[0].what} is measuring; a second run would disturb it.")
-    if st.button(
-        "Run A against B",
-        type="primary",
-        icon=":material/play_arrow:",
-        key="run_ab",
-        disabled=bool(going),
-        width="stretch",
-    ):
-        settings = [f"model.name={model}"] if model != experiment.model.name else []
-        if slo_ms and (limit_s is None or slo_ms != limit_s * 1e3):
-            settings.append(f"slo.latency_s={slo_ms / 1e3:g}")
-        runs.start("batching", settings, quick=depth != "whole", page="pages/batching.py")
-
-
-def waiting(folder: RunFolder) -> None:
+def _waiting(folder: RunFolder) -> None:
     """While the run goes on: how far it is, and where to watch it."""
 
     @st.fragment(run_every=2.0, key="ab_waiting")
@@ -113,7 +98,7 @@ def waiting(folder: RunFolder) -> None:
     tick()
 
 
-def partial(status: Status) -> None:
+def _partial(status: Status) -> None:
     """Say so when the figures below are not those of a whole run."""
     if status.state == "done":
         return
@@ -123,85 +108,87 @@ def partial(status: Status) -> None:
     )
 
 
-def happened(folder: RunFolder, document: dict[str, Any], bet: tuple[str | None, str]) -> tuple[Grid, str]:
-    """Headline, score, figures and charts. Returns the grid and the level that is compared."""
-    experiment = folder.document["experiment"]
-    factor, baseline = experiment["judge"]["factor"], experiment["judge"]["baseline"]
-    grid = Grid.of(document, factor, baseline)
+def _happened(topic: Topic, folder: RunFolder, document: dict[str, Any], bet: tuple[str | None, str]) -> Seen | None:
+    """Headline, score, figures and charts; what they show, None when nothing was measured."""
+    judge = folder.document["experiment"]["judge"]
+    grid = Grid.of(document, judge["factor"], judge["baseline"])
+    _headline(document)
+    if not grid.levels:
+        st.info("No cell was measured before the run ended.", icon=":material/info:")
+        return None
+    comparable = grid.comparable(document, judge["primary"])
+    decides = grid.highest(comparable or grid.loads)  # where a comparison may say something; the bet is scored there
+    level, load = _choose(topic, grid, decides, comparable.get(decides))
+    seen = Seen(folder, document, grid, level, load)
+    if bet[0]:
+        right_way, sentence = bets.score(bet[0], bet[1], grid.effect(document, level, decides, judge["primary"]))
+        icon = {True: ":material/check:", False: ":material/close:", None: ":material/help:"}[right_way]
+        st.markdown(f"{icon} {sentence}")
+    for name in dict.fromkeys((level, grid.baseline)):
+        for text in forbidding(grid.at(name, load)):
+            st.markdown(f":orange-badge[:material/report: No verdict on these figures] {name}: {text}")
+    cards([_card(seen, field, label) for field, label in topic.figures.items()])
+    _two_by_two(topic.happened(seen), f"{topic.prefix}_chart")
+    return seen
+
+
+def _headline(document: dict[str, Any]) -> None:
     verdict = document["verdict"]
     st.markdown(HOLDS[verdict["holds"]])
     headline, _, more = verdict["text"].partition(". ")
     st.markdown(f"#### {headline.rstrip('.')}.")
     if more:
         st.markdown(more)
-    if document["answers"]:
-        _answers(document["answers"])
-    if not grid.levels:
-        st.info("No cell was measured before the run ended.", icon=":material/info:")
-        return grid, ""
+    answers = document["answers"]
+    if answers and (same := all_equal(answers)):
+        st.caption(same)
+    elif answers:
+        st.error("The answers differ, and a faster wrong answer is no gain.", icon=":material/error:")
+
+
+def _choose(topic: Topic, grid: Grid, decides: str, fit: tuple[str, ...] | None) -> tuple[str, str]:
+    """The level that is compared with the baseline, and the load: one choice a factor that has one."""
     others = grid.others() or grid.levels
-    primary = experiment["judge"]["primary"]
-    comparable = grid.comparable(document, primary)
-    decides = grid.highest(comparable or grid.loads)  # where a comparison may say something; the bet is scored there
-    fit = comparable.get(decides, others)
-    left, right = st.columns([3, 2], vertical_alignment="bottom")
-    level = left.segmented_control(
+    fit = fit or others
+    choices = {path: options for path, options in grid.factors.items() if len(options) > 1}
+    columns = iter(st.columns([3, *(2 for _ in choices)], vertical_alignment="bottom"))
+    likely = others[len(others) // 2]
+    level = next(columns).segmented_control(
         f"Compare {grid.baseline} with",
         others,
-        default=others[len(others) // 2] if others[len(others) // 2] in fit else fit[0],
+        default=likely if likely in fit else fit[0],
         required=True,
-        key="b_level",
+        key=f"{topic.prefix}_level",
         bind="query-params",
     )
-    load = right.segmented_control(
-        "Load, as a share of saturation",
-        grid.loads,
-        default=decides,
-        required=True,
-        key="b_load",
-        bind="query-params",
-        format_func=lambda load: load.removesuffix(" of saturation"),
-    )
-    if bet[0]:
-        effect = grid.effect(document, level, decides, primary)
-        right_way, sentence = bets.score(bet[0], bet[1], effect)
-        icon = {True: ":material/check:", False: ":material/close:", None: ":material/help:"}[right_way]
-        st.markdown(f"{icon} {sentence}")
-    for name in dict.fromkeys((level, grid.baseline)):
-        for text in forbidding(grid.at(name, load)):
-            st.markdown(f":orange-badge[:material/report: No verdict on these figures] {name}: {text}")
-    cards([_card(grid, document, level, load, field) for field in FIGURES])
-    slo_s = experiment["slo"]["latency_s"]
-    pair = (grid.baseline, level)
-    top = st.columns(2, gap="large")
-    with top[0]:
-        chart.show(draw.throughput_latency(grid, pair, slo_s), key="ab_throughput")
-    with top[1]:
-        pooled = reads.latencies(folder.run_id, factor, load, pair)
-        chart.show(percentiles(pooled, grid.baseline, slo_s, load), key="ab_percentiles")
-    below = st.columns(2, gap="large")
-    with below[0]:
-        chart.show(draw.where_time_goes(grid, load), key="ab_time")
-    with below[1]:
-        chart.show(draw.batch_sizes(grid, pair, load), key="ab_sizes")
-    return grid, level
+    words = grid.words_of(decides)
+    for path, options in choices.items():
+        name = path.rsplit(".", 1)[-1]
+        key, label = CHOICES.get(name, (name, metric_label(name).capitalize()))
+        words[path] = next(columns).segmented_control(
+            label,
+            list(options),
+            default=words[path],
+            required=True,
+            key=f"{topic.prefix}_{key}",
+            bind="query-params",
+            format_func=lambda word: word.removesuffix(" of saturation"),
+        )
+    load = grid.load_of(words)
+    return level, load if load in grid.loads else decides
 
 
-def why(grid: Grid, document: dict[str, Any], level: str, model: str) -> None:
-    """The cause in one chart, every comparison with its interval, and what makes the figures doubtful."""
-    compared = [load for load in grid.loads if grid.at(grid.baseline, load) and len(list(grid.levels_at(load))) > 1]
-    load = grid.highest(compared or grid.loads)  # the verdict's own choice: where requests come closest together
-    cause = draw.cost_of_one([*grid.at(level, load), *grid.at(grid.baseline, load)], model)
-    if sentence := _cost_sentence(grid, load, gained=bool(document["verdict"]["holds"])):
-        st.markdown(f"At {load}, all settings of batching together: {sentence[0].lower()}{sentence[1:]}")
-    st.caption(f"The chart: {grid.baseline} and {level} at {load}.")
-    chart.show(cause, key="ab_cost")
+def _why(topic: Topic, seen: Seen) -> None:
+    """The cause, every comparison with its interval, and what makes the figures doubtful."""
+    if cause := topic.cause(seen):
+        st.markdown(cause)
+    _two_by_two(topic.why(seen), f"{topic.prefix}_why")
     with st.expander("Every comparison, with its 95 % interval", key="ab_all", on_change="rerun") as every:
         if every.open:
-            for metric in ("goodput_rps", "latency_p99_s"):
-                title = f"{metric_label(metric).capitalize()} against {grid.baseline}"
-                chart.show(draw.effects(document, grid, metric, title), key=f"ab_effects_{metric}")
-    doubts = document["problems"]
+            for metric in topic.compared:
+                title = f"{metric_label(metric).capitalize()} against {seen.grid.baseline}"
+                chart.show(levels.effects(seen.document, seen.grid, metric, title), key=f"ab_effects_{metric}")
+    doubts = seen.document["problems"]
     if doubts:
         with st.expander(f"What makes these figures doubtful ({len(doubts)})", icon=":material/report:"):
             for problem in doubts:
@@ -209,53 +196,25 @@ def why(grid: Grid, document: dict[str, Any], level: str, model: str) -> None:
                 st.markdown(f"- {problem['text'].rstrip('.')}{where}. *{problem['remedy']}*")
 
 
-def _cost_sentence(grid: Grid, load: str, *, gained: bool) -> str:
-    """Why it paid or not, from the very cells of the verdict's sentence: the page must not give two costs for one."""
-    cells = {
-        level: CellResult({}, [], [Summary.from_dict(s) for s in summaries])
-        for level, summaries in grid.levels_at(load)
-    }
-    if grid.baseline not in cells:
-        return ""
-    return sharing(cells.pop(grid.baseline), list(cells.values())).sentence(gained=gained)
+def _two_by_two(charts: Sequence[Chart], key: str) -> None:
+    """Charts in reading order, two a row; a last one without a neighbour has the row to itself."""
+    for i in range(0, len(charts), 2):
+        row = charts[i : i + 2]
+        for n, (column, drawn) in enumerate(zip(st.columns(len(row), gap="large"), row, strict=True), start=i):
+            with column:
+                chart.show(drawn, key=f"{key}_{n}")
 
 
-def try_next(model: str) -> None:
-    other = "embedder" if model == "digits" else "digits"
-    st.markdown("**Try next**")
-    st.page_link(
-        "pages/batching.py",
-        label=f"Bet on {other}: does batching pay there?",
-        icon=":material/stacks:",
-        query_params={"b_model": other},
-    )
-    st.page_link("pages/live.py", label="Toggle batching under a load that goes on", icon=":material/monitoring:")
-    st.page_link("pages/system.py", label="Read the config.pbtxt that did it", icon=":material/dns:")
-
-
-def _answers(answers: dict[str, Any]) -> None:
-    """A speed-up counts only when the answers stayed the same."""
-    levels, largest = answers["levels"], max(level["max_abs_difference"] for level in answers["levels"])
-    if all(level["equal"] for level in levels):
-        st.caption(
-            f"Same answers, batched or alone: {plural(answers['requests'], 'request')} on "
-            f"{plural(len(levels), 'level')}, largest difference {largest:.1e}."
-        )
-    else:
-        text = f"The answers differ: by up to {largest:.1e} where {answers['tolerance']:g} is allowed."
-        st.error(f"{text} A faster wrong answer is no gain.", icon=":material/error:")
-
-
-def _card(grid: Grid, document: dict[str, Any], level: str, load: str, field: str) -> Card:
-    summaries = grid.at(level, load)
-    value = middle(summaries, field)
-    before = middle(grid.at(grid.baseline, load), field)
-    effect = grid.effect(document, level, load, field)
-    beside = f"{_figure(field, before)} with {grid.baseline}"
+def _card(seen: Seen, field: str, label: str) -> Card:
+    summaries, baseline = seen.grid.at(seen.level, seen.load), seen.grid.baseline
+    beside = f"{_figure(field, middle(seen.grid.at(baseline, seen.load), field))} with {baseline}"
+    effect = seen.grid.effect(seen.document, seen.level, seen.load, field)
     if effect is not None and effect["verdict"] == "no detectable difference":
         beside += ", within noise"
-    return Card(FIGURES[field], _figure(field, value), beside, why_missing(summaries, field))
+    return Card(label, _figure(field, middle(summaries, field)), beside, why_missing(summaries, field))
 
 
 def _figure(field: str, value: float | None) -> str:
-    return (NOT_MEASURED if value is None else f"{value:.1f}") if field == "batch_mean" else format_metric(field, value)
+    if value is None:
+        return NOT_MEASURED
+    return f"{value:.1f}" if field.endswith("_mean") else format_metric(field, value)

@@ -12,7 +12,7 @@ from lab.errors import LabError
 from lab.home import home
 from lab.run import folder, results
 from lab.run.folder import RunFolder
-from lab.show.ui import reads
+from lab.show.ui import reads, runs
 from lab.show.ui.words import LOG, UNREADABLE, badge, cannot_be_shown, when
 
 PAGE_SIZE = 12
@@ -47,22 +47,10 @@ def recent(count: int) -> None:
     for line in lines[:count]:
         link, state = st.columns([1, 1], vertical_alignment="center")
         with link:
-            open_link(line)
+            _link(line)
         state.markdown(f"{badge(line.state)} :small[{when(line.created_utc)}]")
     if len(lines) > count:
         st.page_link("pages/runs.py", label=f"All {len(lines)} runs", icon=":material/list:")
-
-
-def open_link(line: reads.RunLine) -> None:
-    """A link to the page that shows this run best."""
-    compared = line.experiment == "batching" and not line.active
-    st.page_link(
-        "pages/batching.py" if compared else "pages/live.py",
-        label="unreadable" if line.state == "damaged" else line.what,
-        icon=":material/stacks:" if compared else ":material/monitoring:",
-        query_params={"run": line.run_id},
-        disabled=line.state == "damaged",
-    )
 
 
 def table(lines: Sequence[reads.RunLine]) -> None:
@@ -73,7 +61,7 @@ def table(lines: Sequence[reads.RunLine]) -> None:
     for line in lines:
         run, state, started, run_id, actions = st.columns(COLUMNS, vertical_alignment="center", gap="small")
         with run:
-            open_link(line)
+            _link(line)
         state.markdown(badge(line.state))
         started.markdown(f":small[{when(line.created_utc)}]")
         run_id.markdown(f":small[`{line.run_id}`]")
@@ -101,6 +89,12 @@ def table(lines: Sequence[reads.RunLine]) -> None:
                 _confirm_delete(line.run_id, line.what)
         if line.state == "damaged":
             st.caption(line.message.replace(f"{home()}/", ""))
+
+
+def _link(line: reads.RunLine) -> None:
+    damaged = line.state == "damaged"
+    label = "unreadable" if damaged else line.what
+    runs.link(line.run_id, line.experiment, label, active=line.active, disabled=damaged)
 
 
 def matching(lines: Sequence[reads.RunLine], words: str | None, state: str | None) -> list[reads.RunLine]:

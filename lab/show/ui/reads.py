@@ -92,10 +92,11 @@ def _ended(run_id: str, state: str, heartbeat_ns: int) -> dict[str, Any]:
     return results.document(RunFolder.open(run_id))
 
 
-@st.cache_data(max_entries=4, show_spinner="Reading the latencies")
-def latencies(run_id: str, factor: str | None, load: str, levels: tuple[str, ...]) -> dict[str, Any]:
-    """{level: latencies in s} of an ended run at one load; see lab.show.pooled."""
-    return pooled.latencies(RunFolder.open(run_id), factor, load, levels)
+@st.cache_data(max_entries=16, show_spinner="Reading the records")
+def from_records(what: str, run_id: str, factor: str | None, load: str, levels: tuple[str, ...]) -> dict[str, Any]:
+    """{level: …} of an ended run at one load, as the function `what` of lab.show.pooled finds it."""
+    found: dict[str, Any] = getattr(pooled, what)(RunFolder.open(run_id), factor, load, levels)
+    return found
 
 
 def look(folder: RunFolder) -> LiveView:

@@ -16,6 +16,20 @@ from lab.run.folder import RunFolder, new_run_id
 from lab.show.ui import reads
 from lab.spec import ModelSpec
 
+PAGES = {
+    "batching": ("pages/batching.py", ":material/stacks:"),
+    "kv_cache": ("pages/kv_cache.py", ":material/memory:"),
+    "llm_batching": ("pages/scheduling.py", ":material/view_timeline:"),
+}
+"""The page of each experiment that has one, and its icon."""
+LIVE = ("pages/live.py", ":material/monitoring:")
+
+
+def link(run_id: str, experiment_id: str, label: str, *, active: bool = False, disabled: bool = False) -> None:
+    """A link to the page that shows this run best: that of its experiment, or while it goes on the live page."""
+    page, icon = LIVE if active else PAGES.get(experiment_id, LIVE)
+    st.page_link(page, label=label, icon=icon, query_params={"run": run_id}, disabled=disabled)
+
 
 def chosen(fits: Callable[[reads.RunLine], bool] = lambda line: True) -> RunFolder | None:
     """The run in the URL; else the one this session saw last, else one that goes on, if it `fits` the page.

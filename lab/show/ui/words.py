@@ -11,9 +11,7 @@ from typing import Literal
 import streamlit as st
 
 from lab.errors import LabError
-from lab.measure.words import format_setting_s, join
 from lab.run.status import Status
-from lab.spec import Slo
 
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, IndexError, OSError)
 Colour = Literal["green", "blue", "orange", "red", "gray"]
@@ -63,12 +61,6 @@ def why_ended(status: Status) -> str:
     )
     said = status.message.strip().rstrip(".")
     return f"{word}: {said}" if said and said != "stopped by the user" else word
-
-
-def objective(slo: Slo) -> str:
-    """Every limit that is given: "20 ms", "1 s to the first token and 60 ms between tokens"."""
-    limits = ((slo.latency_s, ""), (slo.ttft_s, " to the first token"), (slo.itl_s, " between tokens"))
-    return join([f"{format_setting_s(limit)}{what}" for limit, what in limits if limit is not None])
 
 
 @contextmanager

@@ -1,0 +1,110 @@
+"""What a token costs: its time along the answer, and where an answer's time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lab.measure.words import format_seconds
+from lab.show import theme
+from lab.show.charts.figure import Chart, End, append, end_labels, floats, line, ms, nothing_to_draw, pattern
+from lab.show.grid import Grid, middle, why_missing
+
+Floats = npt.NDArray[np.float64]
+
+PARTS = (("to the first token", "@vermillion", "/"), ("the tokens after it", "@blue", ""))
+
+
+def along_the_answer(by_level: Mapping[str, tuple[Floats, Floats]], baseline: str, at: str) -> Chart:
+    """Position in the answer (x, tokens) against the time of one token there (y, ms), one line a level. `by_level`
+    maps a level's name to (positions, median seconds a token)."""
+    title = f"Time of a token along the answer, {at}"
+    height, margin = 380, {"l": 64, "r": 112, "t": 20, "b": 52}
+    traces, ends, takeaways, notes = [], [], [], []
+    table: dict[str, list[Any]] = {"level": [], "position, tokens": [], "time of a token, ms": []}
+    styles = iter(theme.STYLES)
+    highest = 0.0
+    for level, (positions, seconds) in by_level.items():
+        style = theme.BASELINE if level == baseline else next(styles)
+        if len(positions) < 2:
+            notes.append(f"{level} is not drawn: no answer had two tokens")
+            continue
+        for position, second in zip(positions, seconds, strict=True):
+            append(table, level, float(position), float(second) * 1e3)
+        y = seconds * 1e3
+        highest = max(highest, float(y.max()))
+        hover = f"{level}<br>token %{{x:.0f}}: %{{y:,.3~g}} ms<extra></extra>"
+        traces.append(line(level, positions, y, style, mode="lines", hovertemplate=hover))
+        ends.append(End(level, float(positions[-1]), float(y[-1]), style))
+        first, last = (format_seconds(float(s)) for s in (seconds[0], seconds[-1]))
+        takeaways.append(f"with {level} a token takes {first} at the start and {last} at token {positions[-1]:.0f}")
+    if not traces:
+        return nothing_to_draw(title, notes[0] if notes else "no answer was streamed at this load", height=height)
+    top = 1.08 * highest
+    layout = theme.layout(
+        height=height,
+        margin=margin,
+        xaxis=theme.axis("position in the answer, tokens"),
+        yaxis=theme.axis("time of one token, ms", range=[0, top]),
+        annotations=end_labels(ends, (0.0, top), log=False, height=height - margin["t"] - margin["b"]),
+    )
+    return Chart(title, {"data": traces, "layout": layout}, f"At {at}, {'; '.join(takeaways)}.", table, tuple(notes))
+
+
+def answer_time(grid: Grid, load: str) -> Chart:
+    """Mean seconds of an answer (x) by what they went to, one bar a level (y): waiting and reading the prompt until the
+    first token, then writing the others."""
+    title = f"Where an answer's time goes, {load}"
+    table: dict[str, list[Any]] = {"level": [], **{f"{name}, ms": [] for name, _, _ in PARTS}, "whole answer, ms": []}
+    notes = []
+    for level, summaries in grid.levels_at(load):
+        first, whole = middle(summaries, "ttft_mean_s"), middle(summaries, "latency_mean_s")
+        if first is None or whole is None:
+            notes.append(f"{level}: {why_missing(summaries, 'ttft_mean_s') or 'no answer was complete'}")
+            continue
+        append(table, level, ms(first), ms(max(0.0, whole - first)), ms(whole))
+    height = 110 + 44 * max(2, len(table["level"]))
+    if not table["level"]:
+        return nothing_to_draw(title, notes[0] if notes else "no cell has run at this load", height=height)
+    traces = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": name,
+            "y": list(table["level"]),
+            "x": floats([value / 1e3 for value in table[f"{name}, ms"]]),
+            "marker": {"color": role, "pattern": pattern(hatch)},
+            "hovertemplate": f"%{{y}}<br>{name}: %{{x:,.3~g}} s<extra></extra>",
+        }
+        for name, role, hatch in PARTS
+    ]
+    layout = theme.layout(
+        height=height,
+        barmode="stack",
+        bargap=0.35,
+        showlegend=True,
+        legend=theme.legend(traceorder="normal"),
+        margin={"l": 100, "r": 70, "t": 40, "b": 52},
+        xaxis=theme.axis("mean time of an answer, s"),
+        yaxis=theme.axis("", type="category", autorange="reversed", showline=False, ticks=""),
+        annotations=[
+            {
+                "x": whole / 1e3,
+                "y": level,
+                "text": format_seconds(whole / 1e3),
+                "showarrow": False,
+                "xanchor": "left",
+                "xshift": 6,
+                "font": {"size": 12, "color": "@ink"},
+            }
+            for level, whole in zip(table["level"], table["whole answer, ms"], strict=True)
+        ],
+    )
+    takeaway = "; ".join(
+        f"{level}: {format_seconds(first / 1e3)} to the first token and {format_seconds(rest / 1e3)} for the others"
+        for level, first, rest in zip(table["level"], *(table[f"{name}, ms"] for name, _, _ in PARTS), strict=True)
+    )
+    return Chart(title, {"data": traces, "layout": layout}, f"At {load}, {takeaway}.", table, tuple(notes))

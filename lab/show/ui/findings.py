@@ -1,0 +1,98 @@
+"""Which charts answer each experiment's question, and which show why. A Topic names these functions."""
+
+from __future__ import annotations
+
+from lab.measure.judgement import CellResult
+from lab.measure.sharing import sharing
+from lab.measure.summary import Summary
+from lab.show.charts import batching, levels, slots, tokens
+from lab.show.charts.figure import Chart
+from lab.show.charts.latency import FIRST_TOKEN, percentiles
+from lab.show.ui.topic import Seen
+
+# --- dynamic batching -------------------------------------------------------------------------------------------
+
+
+def batching_happened(seen: Seen) -> list[Chart]:
+    limit_s = seen.limit_s("latency_s")
+    return [
+        batching.throughput_latency(seen.grid, seen.pair, limit_s),
+        percentiles(seen.records("latencies"), seen.grid.baseline, limit_s, seen.load),
+        batching.where_time_goes(seen.grid, seen.load),
+        batching.batch_sizes(seen.grid, seen.pair, seen.load),
+    ]
+
+
+def batching_cause(seen: Seen) -> str:
+    """Why it paid or not, from the very cells of the verdict's sentence: the page must not give two costs for one."""
+    load = _crowded(seen)
+    cells = {
+        level: CellResult({}, [], [Summary.from_dict(s) for s in summaries])
+        for level, summaries in seen.grid.levels_at(load)
+    }
+    if seen.grid.baseline not in cells:
+        return ""
+    baseline = cells.pop(seen.grid.baseline)
+    sentence = sharing(baseline, list(cells.values())).sentence(gained=bool(seen.document["verdict"]["holds"]))
+    return f"At {load}, all settings of batching together: {sentence[0].lower()}{sentence[1:]}" if sentence else ""
+
+
+def batching_why(seen: Seen) -> list[Chart]:
+    load = _crowded(seen)
+    return [batching.cost_of_one([s for level in seen.pair for s in seen.grid.at(level, load)], seen.model)]
+
+
+def _crowded(seen: Seen) -> str:
+    """The verdict's own choice: the load where requests come closest together."""
+    grid = seen.grid
+    compared = [load for load in grid.loads if grid.at(grid.baseline, load) and len(list(grid.levels_at(load))) > 1]
+    return grid.highest(compared or grid.loads)
+
+
+# --- the KV cache -----------------------------------------------------------------------------------------------
+
+
+def kv_cache_happened(seen: Seen) -> list[Chart]:
+    return [
+        tokens.along_the_answer(seen.records("along"), seen.grid.baseline, seen.load),
+        levels.by_load(seen.grid, seen.document, seen.primary, "workload.output_tokens", seen.load),
+        tokens.answer_time(seen.grid, seen.load),
+    ]
+
+
+def kv_cache_cause(seen: Seen) -> str:
+    return (
+        "Without the cache each step reads the prompt and all that was written anew, so its work grows with every "
+        "token; with it a step computes one token and reads the keys and values that were kept."
+    )
+
+
+def kv_cache_why(seen: Seen) -> list[Chart]:
+    return []
+
+
+# --- continuous batching ----------------------------------------------------------------------------------------
+
+
+def scheduling_happened(seen: Seen) -> list[Chart]:
+    grid = seen.grid
+    path = next(iter(grid.factors), "")
+    beside = grid.others()[-2:] or grid.levels[:1]
+    stretches = seen.records("stretches", beside)
+    return [
+        levels.by_load(grid, seen.document, seen.primary, path, seen.load),
+        percentiles(seen.records("first_tokens"), grid.baseline, seen.limit_s("ttft_s"), seen.load, FIRST_TOKEN),
+        *(slots.slots(stretch, level, seen.load) for level, stretch in stretches.items()),
+    ]
+
+
+def scheduling_cause(seen: Seen) -> str:
+    return (
+        "A step reads all weights whether it writes one token or eight, so the more answers share it, the less each "
+        "costs. A static batch thins out while its longest answer goes on; a continuous one is filled up again."
+    )
+
+
+def scheduling_why(seen: Seen) -> list[Chart]:
+    stretches = seen.records("stretches", seen.grid.levels)
+    return [slots.written_at_once(stretches, seen.grid.baseline, seen.load), tokens.answer_time(seen.grid, seen.load)]

@@ -1,0 +1,179 @@
+"""Runs of a language model, made without one: an engine is simulated step by step and written as a runner writes it.
+
+A step costs `STEP_S` for the weights and `MEMBER_S` for each answer in it; without a cache it costs `ANEW_S` for every
+token that is computed anew. A prompt is read at `READ_S` a token before its first token. So the cache keeps the time
+per token flat, and a static batch waits for its longest answer, as with the real thing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from lab.measure.records import OK, TELEMETRY, TIMEOUT
+from lab.run import catalogue
+from lab.run.folder import RunFolder
+from lab.run.plan import Block, cell_blocks, level_blocks, settle, with_rate
+from lab.spec import ClosedLoop, ModelSpec, Workload, parse_setting
+from tests.show.synthetic import MIB, SECOND, Author
+
+STEP_S, MEMBER_S, ANEW_S, READ_S = 0.016, 0.0012, 0.00018, 0.0004
+TOKEN_BYTES = 23_040
+RUNTIME_MIB, WEIGHTS_MIB = 231.0, 257.0
+
+
+@dataclass
+class Answer:
+    """One request, in seconds from the block's start."""
+
+    due_s: float
+    prompt: int
+    length: int
+    tokens_s: list[float] = field(default_factory=list)
+
+    @property
+    def held(self) -> int:
+        return self.prompt + len(self.tokens_s)
+
+
+@dataclass
+class Engine:
+    """What an engine did. `samples`: (time, running, waiting, tokens held, and the counters of `COUNTERS`)."""
+
+    answers: list[Answer]
+    samples: list[tuple[float, ...]] = field(default_factory=list)
+
+
+COUNTERS = ("steps", "decode_seconds", "prefill_seconds", "prefill_tokens", "output_tokens")
+
+
+def simulate(model: ModelSpec, workload: Workload, seconds: float, rng: np.random.Generator) -> Engine:
+    """`seconds` of load; answers that were not finished then are left as far as they got."""
+    made = iter(_arrivals(workload, seconds, rng))
+    users = workload.arrival.concurrency if isinstance(workload.arrival, ClosedLoop) else 0
+    due: deque[Answer] = deque(next(made) for _ in range(users)) if users else deque(made)
+    slots = 1 if model.scheduler == "one" else model.max_batch_size
+    engine, waiting, running = Engine([]), deque[Answer](), list[Answer]()
+    now, counters = 0.0, dict.fromkeys(COUNTERS, 0.0)
+    while now < seconds:
+        while due and due[0].due_s <= now:
+            waiting.append(due.popleft())
+            engine.answers.append(waiting[-1])
+        if not waiting and not running:
+            now = due[0].due_s if due else seconds
+            continue
+        free = 0 if model.scheduler == "static" and running else slots - len(running)
+        for _ in range(min(free, len(waiting))):
+            running.append(waiting.popleft())
+            now += READ_S * running[-1].prompt
+            counters["prefill_seconds"] += READ_S * running[-1].prompt
+            counters["prefill_tokens"] += running[-1].prompt
+        anew = 0 if model.kv_cache else sum(answer.held for answer in running)
+        step = STEP_S + MEMBER_S * len(running) + ANEW_S * anew + float(rng.gamma(2.0, 0.0002))
+        now += step
+        counters["steps"] += 1
+        counters["decode_seconds"] += step
+        counters["output_tokens"] += len(running)
+        for answer in running:
+            answer.tokens_s.append(now + float(rng.uniform(0, 0.0006)))
+        for answer in [a for a in running if len(a.tokens_s) == a.length]:
+            running.remove(answer)
+            if users and (following := next(made, None)):
+                following.due_s = answer.tokens_s[-1] + 0.0005
+                due.append(following)
+        if not engine.samples or now - engine.samples[-1][0] >= 0.25:
+            held = sum(answer.held for answer in running) if model.kv_cache else 0
+            engine.samples.append((now, len(running), len(waiting), held, *counters.values()))
+    return engine
+
+
+def _arrivals(workload: Workload, seconds: float, rng: np.random.Generator) -> list[Answer]:
+    def drawn(lengths: int | tuple[int, int]) -> int:
+        return lengths if isinstance(lengths, int) else int(rng.integers(lengths[0], lengths[1] + 1))
+
+    if isinstance(workload.arrival, ClosedLoop):
+        times = np.zeros(5000)
+    else:
+        gaps = rng.exponential(1 / workload.arrival.rate_rps, int(3 * workload.arrival.rate_rps * seconds) + 20)
+        times = np.cumsum(gaps)
+        times = times[times < seconds]
+    return [Answer(float(t), drawn(workload.prompt_tokens), drawn(workload.output_tokens)) for t in times]
+
+
+class LlmAuthor(Author):
+    """Writes a run of a language model's experiment, block by block."""
+
+    def llm_block(self, index: int, block: Block) -> None:
+        model, workload = block.model, block.workload
+        start_ns, seconds = self.now_ns, workload.duration_s
+        engine = simulate(model, workload, seconds, np.random.default_rng([block.repeat, block.cell // 2]))
+        end_ns = start_ns + int(seconds * SECOND)
+        self.folder.event(
+            "block_start", block=index, role=block.role, cell=block.cell, repeat=block.repeat,
+            planned=None if isinstance(workload.arrival, ClosedLoop) else len(engine.answers),
+            workload=workload.model_dump(mode="json"), model=model.model_dump(mode="json"),
+            start_ns=start_ns, measured_from_ns=start_ns + int(workload.warmup_s * SECOND), end_ns=end_ns,
+            t_ns=start_ns,
+        )  # fmt: skip
+        self.answers(index, start_ns, engine, end_ns)
+        for t_s, running, waiting, held, *counted in engine.samples:
+            values = {"engine_running": running, "engine_waiting": waiting, "engine_cache_tokens_used": held,
+                      "engine_cache_tokens_total": model.max_batch_size * model.max_request_tokens,
+                      "engine_weight_bytes": WEIGHTS_MIB * MIB, "engine_preemptions": 0.0,
+                      "engine_cache_bytes": held * TOKEN_BYTES}  # fmt: skip
+            values |= {f"engine_{name}": value for name, value in zip(COUNTERS, counted, strict=True)}
+            self.scrape(start_ns + int(t_s * SECOND), model.name, values)
+        self.memory(start_ns, engine)
+        self.folder.event("block_end", block=index, planned=None, end_ns=end_ns, t_ns=end_ns)
+        self.now_ns = end_ns + SECOND // 5
+
+    def answers(self, index: int, start_ns: int, engine: Engine, end_ns: int) -> None:
+        """The requests of a block; those that its end cut short are timeouts with the tokens that arrived."""
+        whole = [len(answer.tokens_s) == answer.length for answer in engine.answers]
+        stamps = [[start_ns + int(t * SECOND) for t in answer.tokens_s] for answer in engine.answers]
+        due = [start_ns + int(answer.due_s * SECOND) for answer in engine.answers]
+        self.write(
+            {
+                "block": [index] * len(due),
+                "request": list(range(len(due))),
+                "due_ns": due,
+                "sent_ns": [t + 60_000 for t in due],
+                "done_ns": [s[-1] + 90_000 if ok else end_ns for s, ok in zip(stamps, whole, strict=True)],
+                "outcome": [OK if ok else TIMEOUT for ok in whole],
+                "detail": [None if ok else "given up" for ok in whole],
+                "prompt_tokens": [answer.prompt for answer in engine.answers],
+                "output_tokens": [len(s) for s in stamps],
+                "chunk_ns": stamps,
+                "chunk_tokens": [[1] * len(s) for s in stamps],
+                "reasoning_chunks": [0] * len(due),
+            }
+        )
+
+    def memory(self, start_ns: int, engine: Engine) -> None:
+        """Memory of the model's process: what a token took stays with the process once it was touched."""
+        rows, most = [], 0.0
+        for t_s, _, _, held, *_ in engine.samples:
+            most = max(most, held)
+            mib = RUNTIME_MIB + WEIGHTS_MIB + 21 + most * TOKEN_BYTES / MIB + self.rng.normal(0, 0.2)
+            rows.append((start_ns + int(t_s * SECOND), "model:llm", "memory_bytes", mib * MIB, None))
+        columns = dict(zip(TELEMETRY.names, map(list, zip(*rows, strict=True)), strict=True))
+        self.folder.append("telemetry", pa.table(columns, TELEMETRY))
+
+
+def run(name: str, run_id: str, *settings: str, saturation_rps: float = 0.8, state: str = "done") -> RunFolder:
+    """The experiment of that name as `--quick` has it, with `--set` settings applied. Another `state` than done stops
+    after the third cell."""
+    experiment = settle(catalogue.experiment(name), [parse_setting(s) for s in settings], quick=True)
+    first, then = level_blocks(experiment), cell_blocks(experiment)
+    blocks = [with_rate(block, saturation_rps) for block in first + then]
+    if state != "done":
+        blocks = blocks[: len(first) + 3]
+    author = LlmAuthor(experiment, run_id, seconds=sum(b.workload.duration_s + 0.2 for b in blocks))
+    levels = [{"level": b.level, "differing": 0, "max_abs_difference": None, "equal": True} for b in first]
+    author.folder.event("answers", requests=8, precision="bf16", tolerance=None, levels=levels)
+    for index, block in enumerate(blocks):
+        author.llm_block(index, block)
+    return author.end(state, {"failed": "the server died while the load ran: signal 9"}.get(state, ""))
