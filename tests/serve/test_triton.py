@@ -283,7 +283,7 @@ def test_a_model_that_is_not_there(triton_server):
 
 def test_a_server_by_url_answers_but_is_not_controlled(triton_server):
     triton_server.load(ModelSpec(name="seen", family="null"))
-    for url in (f"grpc://{triton_server.grpc_url}", triton_server.grpc_url):
+    for url in (f"grpc://{triton_server.grpc_url}", f"GRPC://{triton_server.grpc_url}", triton_server.grpc_url):
         other = Server.at(url)
         assert (other.pid, other.owned) == (None, False)
         assert other.grpc_url == triton_server.grpc_url
