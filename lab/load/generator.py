@@ -41,9 +41,9 @@ STOP_LIMIT_S = 5.0
 class Job:
     """One block: what is sent where. The arrival's rate is a rate, no longer a fraction of saturation.
 
-    `url` is HOST:PORT; of an OpenAI-compatible server also openai+http://HOST:PORT[/v1], where `model.name` is the
-    name it serves the model by. `tokenizer` is the tokenizer.json by which a language model's prompts are cut to
-    length; without it their lengths are estimated from words."""
+    `url` is HOST:PORT; of an OpenAI-compatible server [openai+]http://HOST:PORT. `tokenizer` is the tokenizer.json by
+    which a language model's prompts are cut to length; without it their lengths are estimated from words.
+    """
 
     block: int
     url: str

@@ -33,6 +33,8 @@ from lab.load.payload import pool, requests_for
 from lab.load.recorder import Recorder
 from lab.load.schedule import chunks, share
 from lab.load.targets import Done, Target
+from lab.load.targets.generate_stream import GenerateStream
+from lab.load.targets.openai import OpenAI
 from lab.load.targets.triton_grpc import TritonGrpc
 from lab.load.targets.triton_http import TritonHttp
 from lab.load.targets.triton_stream import TritonStream
@@ -42,11 +44,11 @@ from lab.spec import ModelSpec, Trace, Workload
 REPORT_S = 0.25
 """Rows are flushed and counts reported this often."""
 LONGEST_DETAIL = 500
-PAYLOAD_FIELDS = {"protocol", "seed", "sleep_s", "prompt_tokens", "output_tokens", "stream"}
+PAYLOAD_FIELDS = {"protocol", "served_model", "seed", "sleep_s", "prompt_tokens", "output_tokens", "stream"}
 """What requests are made of; workloads that are equal in these share them."""
 
 TARGETS: dict[str, Callable[[str, Done], Target]] = {"grpc": TritonGrpc, "http": TritonHttp}
-STREAMING: dict[str, Callable[[str, Done], Target]] = {"grpc": TritonStream}
+STREAMING: dict[str, Callable[[str, Done], Target]] = {"grpc": TritonStream, "http": GenerateStream, "openai": OpenAI}
 """By protocol; a language model's answers are always read as a stream, even of one chunk."""
 
 
@@ -128,15 +130,14 @@ class Worker:
         )
 
     def _prepare_messages(self, url: str, model: ModelSpec, workload: Workload, tokenizer: str | None) -> None:
-        asked = workload.model_dump(include=PAYLOAD_FIELDS)
-        made_for = (url, model.name, model.family, asked, tokenizer, self._workers)
+        made_of = workload.model_dump(include=PAYLOAD_FIELDS)
+        made_for = (url, model.name, model.family, made_of, tokenizer, self._workers)
         if made_for != self._made_for:
-            size = pool(model)
-            requests = requests_for(
-                model, workload, size - size % self._workers, None if tokenizer is None else Path(tokenizer)
-            )
+            count = pool(model) // self._workers * self._workers
+            requests = requests_for(model, workload, count, None if tokenizer is None else Path(tokenizer))
+            mine = requests[self._worker :: self._workers]
             # In place: the driver holds this list already.
-            self._messages[:] = self._target.prepare(model.name, requests[self._worker :: self._workers])
+            self._messages[:] = self._target.prepare(workload.served_model or model.name, mine)
             self._made_for = made_for
 
     async def _run(self, driver: Driver) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import wraps
 from typing import Any
 
 import hpack
@@ -17,6 +16,7 @@ from lab.load.targets.h2 import Connection
 from lab.measure.records import ERROR, OK, REFUSED, TRUNCATED
 from tests.load.fakes import peer as wire
 from tests.load.fakes.peer import BEGIN, DATA, END_HEADERS, END_STREAM, FINE, HEADERS, Peer, block, frame, listening
+from tests.load.fakes.using import timed
 
 METHOD = Method("127.0.0.1:1", "/service/Method")
 
@@ -57,18 +57,6 @@ async def connected(**settings: int) -> AsyncIterator[tuple[Client, Peer]]:
         await asyncio.wait_for(client.connection.settled, 5)
         yield client, peer
         client.connection.close()
-
-
-def timed(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    @wraps(test)
-    def run(**arguments: Any) -> None:
-        async def limited() -> None:
-            async with asyncio.timeout(20):
-                await test(**arguments)
-
-        asyncio.run(limited())
-
-    return run
 
 
 @timed

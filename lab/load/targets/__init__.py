@@ -42,6 +42,23 @@ class Generated:
     chunk_tokens: list[int] | None = field(default_factory=list)
     reasoning_chunks: int = 0
 
+    def add(self, arrived_ns: int, text: bool, tokens: int | None, *, reasoning: bool = False) -> None:
+        """A message has arrived: whether it holds text, and the tokens that the server says it holds."""
+        if not text and not tokens:
+            return
+        if reasoning and self.reasoning_chunks == len(self.chunk_ns):
+            self.reasoning_chunks += 1
+        self.chunk_ns.append(arrived_ns)
+        if tokens is None:
+            self.chunk_tokens = None
+        elif self.chunk_tokens is not None:
+            self.chunk_tokens.append(tokens)
+
+    def summed(self) -> Generated:
+        """With the tokens of the chunks as the answer's."""
+        self.output_tokens = None if self.chunk_tokens is None else sum(self.chunk_tokens)
+        return self
+
 
 class Done(Protocol):
     def __call__(

@@ -98,8 +98,10 @@ def infer_request(request: Tensors) -> tuple[dict[str, str], bytes]:
 
 
 def error_text(answer: bytes) -> str:
-    """What Triton says in {"error": …}; the start of the body when it is something else."""
+    """What the server says in {"error": …}, or in {"error": {"message": …}}; the start of the body when it is something
+    else."""
     try:
-        return str(json.loads(answer)["error"])
+        error = json.loads(answer)["error"]
+        return str(error["message"] if isinstance(error, dict) else error)
     except (ValueError, KeyError, TypeError):
         return answer[:200].decode(errors="replace")

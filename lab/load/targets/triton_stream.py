@@ -17,7 +17,7 @@ from lab.load.targets import Done, Generated, Tensors, broken
 from lab.load.targets.channel import Channel
 from lab.load.targets.grpc_wire import Call, Method
 from lab.load.targets.triton_grpc import infer_request
-from lab.measure.records import ERROR, OK
+from lab.measure.records import ERROR, OK, TRUNCATED
 
 PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
 PREFIX = struct.Struct(">BL")
@@ -59,7 +59,7 @@ class TritonStream:
     def cancel(self, number: int) -> Generated | None:
         answer = self._answers.pop(number, None)
         self._channel.cancel(number)
-        return None if answer is None else _total(answer.generated)
+        return None if answer is None else answer.generated.summed()
 
     async def close(self) -> None:
         await self._channel.close()
@@ -91,11 +91,11 @@ class TritonStream:
         """The call is over, for an answer that is whole a moment after its final response."""
         if number in self._answers:
             if outcome == OK:
-                outcome, detail = ERROR, "the stream ended without a final response"
+                outcome, detail = TRUNCATED, "the stream ended without a final response"
             self._end(number, outcome, detail, arrived_ns)
 
     def _end(self, number: int, outcome: int, detail: str | None, arrived_ns: int) -> None:
-        generated = _total(self._answers.pop(number).generated)
+        generated = self._answers.pop(number).generated.summed()
         self._done(number, broken(outcome, generated), detail, arrived_ns, generated)
 
 
@@ -112,17 +112,6 @@ def read_response(response: service_pb2.ModelInferResponse, generated: Generated
             tokens = UINT32.unpack_from(content)[0]
         elif name == "num_input_tokens":
             generated.prompt_tokens = UINT32.unpack_from(content)[0]
-    if text or tokens:
-        generated.chunk_ns.append(arrived_ns)
-        if tokens is None:
-            generated.chunk_tokens = None
-        elif generated.chunk_tokens is not None:
-            generated.chunk_tokens.append(tokens)
+    generated.add(arrived_ns, text, tokens)
     # Asking a protobuf map for what it lacks would add it.
     return FINAL in response.parameters and response.parameters[FINAL].bool_param
-
-
-def _total(generated: Generated) -> Generated:
-    if generated.chunk_tokens is not None:
-        generated.output_tokens = sum(generated.chunk_tokens)
-    return generated

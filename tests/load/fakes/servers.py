@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,7 +22,7 @@ class FakeServer:
     """A running fake. `url` is HOST:PORT; `kill` closes every connection at once."""
 
     def __init__(
-        self, service: Service, start: Callable[[int], Awaitable[tuple[int, Callable[[], Awaitable[Any]]]]], port: int
+        self, service: Any, start: Callable[[int], Awaitable[tuple[int, Callable[[], Awaitable[Any]]]]], port: int
     ) -> None:
         self.service = service
         self._loop = asyncio.new_event_loop()
@@ -83,9 +83,17 @@ def http_server(service: Service) -> Iterator[FakeServer]:
             return web.json_response({"error": refused.text}, status=HTTP_STATUS[refused.status])
         return web.Response(body=b"answer")
 
+    with http_app([web.post("/v2/models/{model}/infer", infer)], service) as server:
+        yield server
+
+
+@contextmanager
+def http_app(routes: Sequence[web.RouteDef], service: Any) -> Iterator[FakeServer]:
+    """aiohttp's server with these routes; a handler is cancelled when its client goes."""
+
     async def start(port: int) -> tuple[int, Callable[[], Awaitable[Any]]]:
         app = web.Application()
-        app.router.add_post("/v2/models/{model}/infer", infer)
+        app.router.add_routes(routes)
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.0)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", port)

@@ -12,13 +12,14 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import grpc
 import numpy as np
+from aiohttp import web
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from tests.load.fakes.servers import FakeServer
+from tests.load.fakes.servers import HTTP_STATUS, FakeServer, http_app
 from tests.load.fakes.service import Refused
 
 
@@ -35,15 +36,15 @@ class Chunk:
 @dataclass
 class Story:
     """What every request is told. `fails`: with this status and text after the chunks, or in place of an answer.
-    `vanishes`: after the chunks the connection is closed as if all were well. `hangs`: after the chunks nothing comes.
-    `counts`: whether the server says how many tokens a chunk holds."""
+    `vanishes`: after the chunks the answer ends without a word. `hangs`: after the chunks nothing comes. `counts`: the
+    server says how many tokens each chunk holds, or only how many all did ("total", OpenAI's), or nothing."""
 
     chunks: Sequence[Chunk] = ()
     prompt_tokens: int = 7
     fails: tuple[str, str] | None = None
     vanishes: bool = False
     hangs: bool = False
-    counts: bool = True
+    counts: Literal["each", "total"] | None = "each"
 
     requests: list[Any] = field(default_factory=list)
     sent_ns: list[list[int]] = field(default_factory=list)
@@ -100,7 +101,7 @@ def response(story: Story, chunk: Chunk) -> Any:
     """The outputs of the vLLM backend, their contents raw as Triton sends them."""
     answer = service_pb2.ModelStreamInferResponse()
     outputs = {"text_output": len(chunk.text.encode()).to_bytes(4, "little") + chunk.text.encode()}
-    if story.counts:
+    if story.counts == "each":
         outputs["num_input_tokens"] = np.uint32(story.prompt_tokens).tobytes()
         outputs["num_output_tokens"] = np.uint32(chunk.tokens).tobytes()
     for name, content in outputs.items():
@@ -119,8 +120,91 @@ def grpc_stream_server(story: Story, *, options: Any = ()) -> Iterator[FakeServe
         await server.start()
         return bound, lambda: server.stop(None)
 
-    server = FakeServer(story, start, 0)  # type: ignore[arg-type]
+    server = FakeServer(story, start, 0)
     try:
         yield server
     finally:
         server.kill()
+
+
+@contextmanager
+def generate_server(story: Story) -> Iterator[FakeServer]:
+    """Triton's /generate_stream: an event a response, no last word but the finish reason."""
+
+    async def generate(request: web.Request) -> web.StreamResponse:
+        def event(chunk: Chunk, last: bool) -> dict[str, Any]:
+            told = {"model_name": "llm", "text_output": chunk.text, "finish_reason": "length" if last else "None"}
+            counts = {"num_input_tokens": story.prompt_tokens, "num_output_tokens": chunk.tokens}
+            return {**told, **counts} if story.counts == "each" else told
+
+        return await _events(request, story, event, error=lambda text: {"error": text}, after=[])
+
+    with http_app([web.post("/v2/models/{model}/generate_stream", generate)], story) as server:
+        yield server
+
+
+@contextmanager
+def openai_server(story: Story) -> Iterator[FakeServer]:
+    """Both ways of completion, as vLLM words them."""
+
+    def usage(tokens: int) -> dict[str, int]:
+        return {"prompt_tokens": story.prompt_tokens, "completion_tokens": tokens}
+
+    async def complete(request: web.Request) -> web.StreamResponse:
+        chat, sent = request.path.endswith("/chat/completions"), 0
+        body = await request.json()
+
+        def event(chunk: Chunk, last: bool) -> dict[str, Any]:
+            nonlocal sent
+            sent += chunk.tokens
+            said = {"reasoning_content" if chunk.reasoning else "content": chunk.text}
+            choice = {"index": 0, "finish_reason": "length" if last else None}
+            choice |= {"delta": said} if chat else {"text": chunk.text}
+            return {"choices": [choice]} | ({"usage": usage(sent)} if story.counts == "each" else {})
+
+        if not body.get("stream"):
+            text = "".join([chunk.text async for chunk in story.tell(body)])
+            choice = {"message": {"content": text}} if chat else {"text": text}
+            total = sum(chunk.tokens for chunk in story.chunks)
+            return web.json_response({"choices": [choice | {"finish_reason": "length"}], "usage": usage(total)})
+        total = {"choices": [], "usage": usage(sum(chunk.tokens for chunk in story.chunks))}
+        after = [json.dumps(total)] if story.counts else []
+        return await _events(
+            request, story, event, error=lambda text: {"error": {"message": text}}, after=[*after, "[DONE]"]
+        )
+
+    paths = ("/v1/completions", "/v1/chat/completions")
+    with http_app([web.post(path, complete) for path in paths], story) as server:
+        yield server
+
+
+async def _events(
+    request: web.Request,
+    story: Story,
+    event: Callable[[Chunk, bool], dict[str, Any]],
+    *,
+    error: Callable[[str], dict[str, Any]],
+    after: Sequence[str],
+) -> web.StreamResponse:
+    """The story as server-sent events, `after` being the last ones of an answer that is finished."""
+    answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+
+    async def say(data: str) -> None:
+        if not answer.prepared:
+            await answer.prepare(request)
+        await answer.write(f"data: {data}\n\n".encode())
+
+    told = 0
+    try:
+        async for chunk in story.tell(await request.json()):
+            told += 1
+            last = told == len(story.chunks) and not (story.fails or story.vanishes or story.hangs)
+            await say(json.dumps(event(chunk, last)))
+    except Refused as refused:
+        if not told:
+            return web.json_response(error(refused.text), status=HTTP_STATUS[refused.status])
+        await say(json.dumps(error(refused.text)))
+    if not story.vanishes:
+        for data in after:
+            await say(data)
+    return answer

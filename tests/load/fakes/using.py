@@ -1,4 +1,4 @@
-"""A target in an event loop of its own, driven by a test's script."""
+"""A target in an event loop, driven by a test."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import uvloop
@@ -33,7 +34,21 @@ class Using:
         self.sent_ns[number] = time.perf_counter_ns()
         self.target.send(number, self.messages[number % len(self.messages)])
 
-    async def until(self, *numbers: int) -> None:
+    def timed(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """A test that is a coroutine, with a limit."""
+
+    @wraps(test)
+    def run(**arguments: Any) -> None:
+        async def limited() -> None:
+            async with asyncio.timeout(20):
+                await test(**arguments)
+
+        asyncio.run(limited())
+
+    return run
+
+
+async def until(self, *numbers: int) -> None:
         await until(lambda: set(numbers) <= set(self.ends))
 
 
