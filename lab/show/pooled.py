@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lab.measure.pace import pace
+from lab.measure.pace import gaps, pace
 from lab.measure.records import OK, Requests, Window
 from lab.run.folder import RunFolder
 from lab.show.charts.slots import Stretch
@@ -20,6 +20,7 @@ from lab.show.grid import load_name, short_label
 
 Floats = npt.NDArray[np.float64]
 
+BUCKETS = 32
 STRETCH_S = 16.0
 """As much of a run as a chart of single answers can show."""
 
@@ -43,9 +44,33 @@ def first_tokens(folder: RunFolder, factor: str | None, load: str, levels: Seque
     return _successes(folder, factor, load, levels, of)
 
 
+def along(folder: RunFolder, factor: str | None, load: str, levels: Sequence[str]) -> dict[str, tuple[Floats, Floats]]:
+    """{level: (positions in the answer, median seconds of a token there)} at one load, answers of the window."""
+    found = {}
+    for level, blocks in _blocks(folder, factor, load, levels).items():
+        positions, seconds = [np.empty(0)], [np.empty(0)]
+        for _, r, window in blocks:
+            if r.streams is None:
+                continue
+            of, chunk, gap_ns = gaps(r.streams)
+            before = np.concatenate([[0], np.cumsum(r.streams.tokens)])
+            tokens = r.streams.tokens[chunk]
+            counted = (tokens > 0) & (r.streams.t_ns[chunk] >= window.measured_from_ns)
+            position = before[chunk + 1] - before[r.streams.first[of]]
+            positions.append(position[counted].astype(float))
+            seconds.append((gap_ns / 1e9 / np.maximum(tokens, 1))[counted])
+        at, took = np.concatenate(positions), np.concatenate(seconds)
+        edges = np.linspace(0, at.max(initial=0), BUCKETS + 1)
+        bucket = np.digitize(at, edges[1:-1], right=True)
+        filled = [k for k in range(BUCKETS) if (bucket == k).any()]
+        middle = np.array([float(np.mean(at[bucket == k])) for k in filled])
+        found[level] = (middle, np.array([float(np.median(took[bucket == k])) for k in filled]))
+    return found
+
+
 def stretches(folder: RunFolder, factor: str | None, load: str, levels: Sequence[str]) -> dict[str, Stretch]:
-    """{level: the answers written in the first STRETCH_S of its first block}: the same stretch of the same schedule
-    for every level. Answers that were not finished count as far as they got."""
+    """{level: the requests of the first STRETCH_S of its first block}: the same stretch of the same schedule for every
+    level. One that was never answered waited until it was given up."""
     found = {}
     for level, blocks in _blocks(folder, factor, load, levels).items():
         if not blocks:
@@ -55,10 +80,12 @@ def stretches(folder: RunFolder, factor: str | None, load: str, levels: Sequence
         seen = pace(requests)
         if seen is None or span_s <= 0:
             continue
-        first_s, last_s = ((t - window.measured_from_ns) / 1e9 for t in (seen.first_ns, seen.last_ns))
-        inside = (seen.chunks > 0) & (last_s > 0) & (first_s < span_s)
+        stamps = (requests.due_ns, np.where(seen.chunks > 0, seen.first_ns, requests.done_ns), requests.done_ns)
+        due_s, first_s, last_s = ((t - window.measured_from_ns) / 1e9 for t in stamps)
+        inside = (last_s > 0) & (due_s < span_s)
         slots = 1 if model["scheduler"] == "one" else int(model["max_batch_size"])
-        found[level] = Stretch(span_s, slots, first_s[inside], last_s[inside], seen.tokens[inside])
+        tokens = np.maximum(seen.tokens, 0)
+        found[level] = Stretch(span_s, slots, due_s[inside], first_s[inside], last_s[inside], tokens[inside])
     return found
 
 

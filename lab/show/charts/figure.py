@@ -111,6 +111,11 @@ def end_labels(ends: Sequence[End], y_range: tuple[float, float], *, log: bool, 
     return placed
 
 
+def room(ends: Sequence[End]) -> int:
+    """Pixels to the right of the plot that the longest of these labels needs."""
+    return 22 + round(6.6 * max((len(end.text) for end in ends), default=0))
+
+
 def log_range(values: npt.ArrayLike, *, least_decades: float = 1.0) -> tuple[float, float]:
     """The log10 range that shows `values` with a little air; (0, 1) when none is positive."""
     array = np.asarray(values, dtype=float)

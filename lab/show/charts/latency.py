@@ -14,7 +14,7 @@ import numpy.typing as npt
 from lab.measure.percentile import needed, percentile_of_sorted
 from lab.measure.words import format_seconds
 from lab.show import theme
-from lab.show.charts.figure import Chart, End, end_labels, level_line, line, log_axis, log_range, nothing_to_draw
+from lab.show.charts.figure import Chart, End, end_labels, level_line, line, log_axis, log_range, nothing_to_draw, room
 
 TICKS = (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999)
 POINTS = 120
@@ -34,7 +34,7 @@ def percentiles(
     """Percentile (x, spaced by 1/(1-p)) against latency (y, log), one line a level. `latencies_s` maps a level's name
     to the latencies of its successes in seconds, all repeats pooled; `slo_s` is the limit on this very quantity."""
     title = f"{'Latency' if quantity == WHOLE else quantity.capitalize()} distribution at {at}"
-    height, margin = 380, {"l": 64, "r": 90, "t": 20, "b": 52}
+    height, margin = 380, {"l": 64, "r": 24, "t": 20, "b": 52}
     traces, ends, notes, takeaways = [], [], [], []
     drawn: list[float] = [] if slo_s is None else [slo_s * 1e3]
     ps = [p for p in TICKS if p > 0]
@@ -71,7 +71,7 @@ def percentiles(
             notes.append(f"{level} ends at p{100 * highest:g}: {n:,} successes; p99.9 needs {needed(0.999):,}")
     if not traces:
         return nothing_to_draw(title, notes[0] if notes else "no successful request at this load", height=height)
-    y_range = log_range(drawn)
+    y_range, margin["r"] = log_range(drawn), room(ends)
     layout = theme.layout(
         height=height,
         margin=margin,

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from lab.measure.words import format_metric, format_range, format_ratio, metric_label
 from lab.show import theme
 from lab.show.charts.figure import Chart, append, floats, log_axis, log_range, nothing_to_draw
@@ -14,61 +16,60 @@ from lab.show.grid import Grid, middle, why_missing
 
 UNITS = {"_tokens_per_s": ("tokens/s", 1.0), "_rps": ("req/s", 1.0), "_bytes": ("MiB", 2.0**-20), "_s": ("ms", 1e3)}
 """How an axis counts a summary's field, by the end of its name; the first that fits."""
+CALLED = {
+    "output_tokens": "answer length",
+    "prompt_tokens": "prompt length",
+    "saturation_fraction": "share of saturation",
+}
 
 
 def by_load(grid: Grid, document: dict[str, Any], metric: str, path: str, load: str) -> Chart:
     """One row a level of the factor at `path` (all others as at `load`), one mark a level of the judged factor, and
-    the ratio of the last to the baseline in words. Bars are the ratio's 95 % interval, laid on the baseline's figure;
-    with repeats a mark is the middle one."""
+    over the last one's mark its ratio to the baseline. Bars are the ratio's 95 % interval, laid on the baseline's
+    figure; with repeats a mark is the middle one."""
     unit, scale = unit_of(metric)
-    title = f"{metric_label(metric).capitalize()}, {unit}"
-    rows = [(words, at) for words, at in grid.along(path, load) if grid.at(grid.baseline, at)]
-    table: dict[str, list[Any]] = {"load": [], "level": [], f"{metric_label(metric)}, {unit}": []}
-    table |= {"ratio": [], "low": [], "high": []}
+    name = metric_label(metric)
+    title = f"{name[0].upper()}{name[1:]} by {CALLED.get(path.rpartition('.')[2], 'load')}"
+    rows = [(words.removesuffix(" of saturation"), at) for words, at in grid.along(path, load)]
+    rows = [(words, at) for words, at in rows if grid.at(grid.baseline, at)]
+    table: dict[str, list[Any]] = {"load": [], "level": [], f"{name}, {unit}": [], "ratio": [], "low": [], "high": []}
     shown = (grid.baseline, *grid.others()[-3:])
     traces: list[dict[str, Any]] = []
-    annotations: list[dict[str, Any]] = []
     takeaways: list[str] = []
     notes: list[str] = []
+    largest = 0.0
     styles = iter(theme.STYLES)
     for level in shown:
         style = theme.BASELINE if level == grid.baseline else next(styles)
-        marks: list[tuple[str, float, float, float]] = []
+        marks = []
         for words, at in rows:
-            value = middle(grid.at(level, at), metric)
-            effect = grid.effect(document, level, at, metric) or {}
+            value, effect = middle(grid.at(level, at), metric), grid.effect(document, level, at, metric) or {}
             append(table, words, level, _scaled(value, scale), *(effect.get(k) for k in ("ratio", "ci_low", "ci_high")))
             if value is None:
                 reason = why_missing(grid.at(level, at), metric) or "not measured"
                 notes.append(f"{level} at {words} is not drawn: {reason}")
                 continue
-            base, low, high = (effect.get(k) for k in ("a", "ci_low", "ci_high"))
-            known = None not in (base, low, high)
+            low, high = _bounds(value, effect)
+            largest = max(largest, high * scale)
             marks.append(
-                (
-                    words,
-                    value,
-                    max(0.0, base * high - value) if known else 0,
-                    max(0.0, value - base * low) if known else 0,
-                )
+                (words, value * scale, low * scale, high * scale, _ratio(effect) if level == shown[-1] else "")
             )
             if level == shown[-1]:
-                annotations.append(_ratio_label(words, effect))
                 takeaways.append(_takeaway(words, level, value, effect, metric, grid))
         if marks:
-            traces.append(_marks(level, marks, scale, style, unit))
-    height = 130 + 52 * max(2, len(rows))
+            traces.append(_marks(level, marks, style, unit))
+    height = max(380, 116 + 60 * len(rows))  # as its neighbour on a page
     if not traces:
         return nothing_to_draw(title, notes[0] if notes else "no level has this figure yet", height=height)
     layout = theme.layout(
         height=height,
         showlegend=True,
         legend=theme.legend(),
-        margin={"l": 90, "r": 128, "t": 40, "b": 52},
-        xaxis=theme.axis(f"{metric_label(metric)}, {unit}"),
-        yaxis=theme.axis("", type="category", autorange="reversed", showline=False, ticks=""),
-        annotations=annotations,
-        shapes=_connections(traces, rows),
+        margin={"l": 64, "r": 24, "t": 48, "b": 52},
+        xaxis=theme.axis(f"{name}, {unit}", range=[0, 1.12 * largest]),
+        yaxis=theme.axis(
+            "", type="category", range=[len(rows) - 0.5, -0.5], rangemode="normal", showline=False, ticks=""
+        ),
     )
     return Chart(title, {"data": traces, "layout": layout}, "; ".join(takeaways) + ".", table, tuple(notes))
 
@@ -149,20 +150,25 @@ def unit_of(metric: str) -> tuple[str, float]:
 
 
 def _marks(
-    level: str, marks: list[tuple[str, float, float, float]], scale: float, style: theme.Style, unit: str
+    level: str, marks: list[tuple[str, float, float, float, str]], style: theme.Style, unit: str
 ) -> dict[str, Any]:
-    words, values, above, below = zip(*marks, strict=True)
+    """`marks`: (row, value, low, high, words over it), in the axis' unit."""
+    words, values, low, high, texts = zip(*marks, strict=True)
     return {
         "type": "scatter",
-        "mode": "markers",
+        "mode": "markers+text",
         "name": level,
         "y": list(words),
-        "x": floats([v * scale for v in values]),
+        "x": floats(values),
+        "text": list(texts),
+        "textposition": "top center",
+        "textfont": {"size": 12, "color": "@ink"},
+        "cliponaxis": False,
         "error_x": {
             "type": "data",
             "symmetric": False,
-            "array": floats([v * scale for v in above]),
-            "arrayminus": floats([v * scale for v in below]),
+            "array": floats(np.subtract(high, values)),
+            "arrayminus": floats(np.subtract(values, low)),
             "color": style.role,
             "thickness": 1.5,
             "width": 4,
@@ -172,39 +178,22 @@ def _marks(
     }
 
 
-def _connections(traces: list[dict[str, Any]], rows: list[tuple[str, str]]) -> list[dict[str, Any]]:
-    """A thin line from zero through the marks of each row, so that the eye compares lengths."""
-    return [
-        {
-            "type": "line",
-            "xref": "paper",
-            "x0": 0,
-            "x1": 1,
-            "y0": words,
-            "y1": words,
-            "line": {"color": "@grid", "width": 1},
-            "layer": "below",
-        }
-        for words, _ in rows
-    ]
+def _bounds(value: float, effect: dict[str, Any]) -> tuple[float, float]:
+    """The ratio's interval laid on the baseline's figure; the value itself where there is none."""
+    base, low, high = (effect.get(k) for k in ("a", "ci_low", "ci_high"))
+    if base is None or low is None or high is None:
+        return value, value
+    return min(value, base * low), max(value, base * high)
 
 
-def _ratio_label(words: str, effect: dict[str, Any]) -> dict[str, Any]:
-    """At the end of a row, the ratio with its interval; why there is none."""
+def _ratio(effect: dict[str, Any]) -> str:
+    """ "7.3× (7.0 to 7.6×)"; "" where there is no ratio."""
     ratio, low, high = (effect.get(k) for k in ("ratio", "ci_low", "ci_high"))
-    text = "" if ratio is None else f"<b>{format_ratio(ratio)}</b>"
-    if low is not None and high is not None:
-        text += f" ({format_range(low, high, format_ratio)})"
-    return {
-        "xref": "paper",
-        "x": 1,
-        "y": words,
-        "text": text,
-        "showarrow": False,
-        "xanchor": "left",
-        "xshift": 8,
-        "font": {"size": 12, "color": "@ink"},
-    }
+    if ratio is None:
+        return ""
+    return f"<b>{format_ratio(ratio)}</b>" + (
+        "" if low is None or high is None else f" ({format_range(low, high, format_ratio)})"
+    )
 
 
 def _takeaway(words: str, level: str, value: float, effect: dict[str, Any], metric: str, grid: Grid) -> str:

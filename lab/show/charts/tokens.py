@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from lab.measure.words import format_seconds
 from lab.show import theme
-from lab.show.charts.figure import Chart, End, append, end_labels, floats, line, ms, nothing_to_draw, pattern
+from lab.show.charts.figure import Chart, End, append, end_labels, floats, line, ms, nothing_to_draw, pattern, room
 from lab.show.grid import Grid, middle, why_missing
 
 Floats = npt.NDArray[np.float64]
@@ -22,7 +22,7 @@ def along_the_answer(by_level: Mapping[str, tuple[Floats, Floats]], baseline: st
     """Position in the answer (x, tokens) against the time of one token there (y, ms), one line a level. `by_level`
     maps a level's name to (positions, median seconds a token)."""
     title = f"Time of a token along the answer, {at}"
-    height, margin = 380, {"l": 64, "r": 112, "t": 20, "b": 52}
+    height, margin = 380, {"l": 64, "r": 24, "t": 20, "b": 52}
     traces, ends, takeaways, notes = [], [], [], []
     table: dict[str, list[Any]] = {"level": [], "position, tokens": [], "time of a token, ms": []}
     styles = iter(theme.STYLES)
@@ -43,15 +43,55 @@ def along_the_answer(by_level: Mapping[str, tuple[Floats, Floats]], baseline: st
         takeaways.append(f"with {level} a token takes {first} at the start and {last} at token {positions[-1]:.0f}")
     if not traces:
         return nothing_to_draw(title, notes[0] if notes else "no answer was streamed at this load", height=height)
-    top = 1.08 * highest
+    top, margin["r"] = 1.08 * highest, room(ends)
     layout = theme.layout(
         height=height,
         margin=margin,
-        xaxis=theme.axis("position in the answer, tokens"),
+        xaxis=theme.axis("position in the answer, tokens", range=[0, max(end.x for end in ends)]),
         yaxis=theme.axis("time of one token, ms", range=[0, top]),
         annotations=end_labels(ends, (0.0, top), log=False, height=height - margin["t"] - margin["b"]),
     )
     return Chart(title, {"data": traces, "layout": layout}, f"At {at}, {'; '.join(takeaways)}.", table, tuple(notes))
+
+
+def cost_of_one(grid: Grid, levels: tuple[str, ...]) -> Chart:
+    """What one token costs (y, ms of the engine's steps) by how many answers share a step on average (x), a point a
+    cell: the reason why sharing pays. From the engine's own counters."""
+    title = "What one token costs when answers share a step"
+    table: dict[str, list[Any]] = {"level": [], "load": [], "answers in a step": [], "cost of a token, ms": []}
+    traces, notes = [], []
+    styles = iter(theme.STYLES)
+    for level in levels:
+        style = theme.BASELINE if level == grid.baseline else next(styles)
+        points = []
+        for load in grid.loads:
+            summaries = grid.at(level, load)
+            shared, step_s = middle(summaries, "engine_running_mean"), middle(summaries, "step_mean_s")
+            if shared and step_s is not None:
+                points.append((max(1.0, shared), step_s / max(1.0, shared) * 1e3, load))
+                append(table, level, load, *points[-1][:2])
+            elif summaries:
+                reason = why_missing(summaries, "step_mean_s" if step_s is None else "engine_running_mean")
+                notes.append(f"{level} at {load} is not drawn: {reason or 'its engine counted nothing'}")
+        if points:
+            x, y, text = zip(*points, strict=True)
+            hover = f"{level}, %{{text}}<br>%{{x:.1f}} in a step: %{{y:,.3~g}} ms a token<extra></extra>"
+            traces.append(line(level, x, y, style, mode="markers", text=list(text), hovertemplate=hover))
+    if not traces:
+        return nothing_to_draw(title, notes[0] if notes else "the engine's counters were not read")
+    layout = theme.layout(
+        height=320,
+        showlegend=True,
+        legend=theme.legend(),
+        margin={"l": 64, "r": 24, "t": 40, "b": 52},
+        xaxis=theme.axis("answers that share a step, mean", range=[0, 1.08 * max(table["answers in a step"])]),
+        yaxis=theme.axis("cost of one token, ms"),
+    )
+    cells = list(zip(*(list(table.values())[2:]), strict=True))
+    (few, dear), (many, cheap) = min(cells), max(cells)
+    alt = f"With {few:.1f} answers in a step a token costs {format_seconds(dear / 1e3)}"
+    alt += f", with {many:.1f} it costs {format_seconds(cheap / 1e3)}." if many > few else "."
+    return Chart(title, {"data": traces, "layout": layout}, alt, table, tuple(notes))
 
 
 def answer_time(grid: Grid, load: str) -> Chart:

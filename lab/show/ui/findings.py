@@ -94,5 +94,4 @@ def scheduling_cause(seen: Seen) -> str:
 
 
 def scheduling_why(seen: Seen) -> list[Chart]:
-    stretches = seen.records("stretches", seen.grid.levels)
-    return [slots.written_at_once(stretches, seen.grid.baseline, seen.load), tokens.answer_time(seen.grid, seen.load)]
+    return [tokens.cost_of_one(seen.grid, seen.grid.levels[:4]), tokens.answer_time(seen.grid, seen.load)]
