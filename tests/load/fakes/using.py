@@ -34,7 +34,11 @@ class Using:
         self.sent_ns[number] = time.perf_counter_ns()
         self.target.send(number, self.messages[number % len(self.messages)])
 
-    def timed(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    async def until(self, *numbers: int) -> None:
+        await until(lambda: set(numbers) <= set(self.ends))
+
+
+def timed(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     """A test that is a coroutine, with a limit."""
 
     @wraps(test)
@@ -46,10 +50,6 @@ class Using:
         asyncio.run(limited())
 
     return run
-
-
-async def until(self, *numbers: int) -> None:
-        await until(lambda: set(numbers) <= set(self.ends))
 
 
 async def until(condition: Callable[[], bool]) -> None:
