@@ -154,7 +154,8 @@ def million_folder() -> RunFolder:
     folder.event("block_start", **block, **stamps, model=model, workload=workload)
     folder.event("block_end", block=0, planned=MILLION, end_ns=stamps["end_ns"])
     columns = [np.zeros(MILLION, np.int32), np.arange(MILLION), due, sent, done, np.zeros(MILLION, np.uint8)]
-    arrays = [pa.array(column) for column in columns] + [pa.nulls(MILLION, pa.string())]
+    arrays = [pa.array(column) for column in columns]
+    arrays += [pa.nulls(MILLION, field.type) for field in list(REQUESTS)[len(arrays) :]]
     writer = StreamWriter(folder.path / "requests-0.arrows", REQUESTS)
     table = pa.Table.from_arrays(arrays, schema=REQUESTS)
     for start in range(0, MILLION, 1000):

@@ -79,12 +79,15 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = command("load", load, "put one load on one model")
     sub.add_argument("--model", required=True)
-    sub.add_argument("--url", help="grpc://HOST:PORT or http://HOST:PORT of a server that runs already")
+    sub.add_argument("--url", help="grpc://, http:// or openai+http://HOST:PORT of a server that runs already")
     rate = sub.add_mutually_exclusive_group(required=True)
     rate.add_argument("--rate", type=float, metavar="RPS", help="open loop: Poisson arrivals a second")
     rate.add_argument("--concurrency", type=int, help="closed loop: requests in flight")
     sub.add_argument("--duration", type=float, required=True, metavar="SECONDS")
     sub.add_argument("--warmup", type=float, metavar="SECONDS", help="left out of every figure; default a tenth")
+    sub.add_argument("--prompt-tokens", type=_lengths, metavar="N|N-M", help="language model: length of the prompts")
+    sub.add_argument("--output-tokens", type=_lengths, metavar="N|N-M", help="language model: length of the answers")
+    sub.add_argument("--stream", action=argparse.BooleanOptionalAction, help="language model: answers token by token")
     _run_options(sub)
 
     command("runs", runs, "the runs that are kept").add_argument("--json", action="store_true")
@@ -101,6 +104,15 @@ def _run_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", dest="settings")
     sub.add_argument("--json", action="store_true")
     sub.add_argument("--run-id", help=argparse.SUPPRESS)
+
+
+def _lengths(text: str) -> Any:
+    """8 or [8, 128] from "8" or "8-128"."""
+    try:
+        least, dash, most = text.partition("-")
+        return [int(least), int(most)] if dash else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: allowed is a number of tokens, or two such as 8-128") from None
 
 
 def say(line: str) -> None:
@@ -172,27 +184,35 @@ def run_experiment(options: argparse.Namespace) -> int:
 def load(options: argparse.Namespace) -> int:
     from lab.run.catalogue import single
 
+    url = options.url or ""
     arrival: dict[str, Any] = {"kind": "closed", "concurrency": options.concurrency}
     if options.rate is not None:
         arrival = {"kind": "poisson", "rate_rps": options.rate}
-    workload = {
+    model: dict[str, Any] = {"name": options.model}
+    workload: dict[str, Any] = {
         "arrival": arrival,
         "duration_s": options.duration,
         "warmup_s": options.duration / 10 if options.warmup is None else options.warmup,
-        "protocol": "http" if (options.url or "").startswith("http://") else "grpc",
+        "protocol": "http" if url.lower().startswith("http://") else "grpc",
     }
-    chosen = single({"name": options.model}, workload, options.settings)
+    if url.lower().startswith("openai+"):
+        model = {"name": "llm"}
+        workload |= {"protocol": "openai", "served_model": options.model}
+    for field in ("prompt_tokens", "output_tokens", "stream"):
+        if getattr(options, field) is not None:
+            workload[field] = getattr(options, field)
+    chosen = single(model, workload, options.settings)
     if options.url is not None:
-        _check_server(options.url, chosen.model.name)
+        _check_server(options.url, options.model)
     return _run(chosen, options, quick=False, url=options.url)
 
 
 def _check_server(url: str, model: str) -> None:
     """Somebody else's server must answer and serve the model before there is a run."""
-    from lab.serve.triton import Server
+    from lab.run.bench import at
     from lab.spec import nearest
 
-    with Server.at(url) as server:
+    with at(url) as server:
         states = {state.name: state for state in server.states()}
         if model not in states:
             raise InputError(f"model {model!r}: the server at {url} has none of that name{nearest(model, states)}")

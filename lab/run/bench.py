@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -17,26 +18,46 @@ from lab import priority
 from lab.errors import InputError, LabError, ModelError, RunError
 from lab.home import home
 from lab.load.generator import Generator, Job, Progress
-from lab.run.control import Inbox, checked
+from lab.run.control import MODEL_FIELDS, Inbox, checked
+from lab.run.equality import Answer, ask
 from lab.run.folder import RunFolder
 from lab.run.plan import Block
-from lab.serve.metrics import scrape
+from lab.serve import weights
+from lab.serve.metrics import pending, scrape
+from lab.serve.openai_server import OpenAIServer
 from lab.serve.triton import Server
 from lab.spec import ModelSpec, Workload
 from lab.watch.sampler import Sampler
 
 TICK_S = 0.1
 SCRAPE_PERIOD_NS = 1_000_000_000
+SETTLE_LIMIT_S = 60.0
 
 Stopped = Callable[[], bool]
 
 
+AnyServer = Server | OpenAIServer
+
+
+def at(url: str) -> AnyServer:
+    """Somebody else's server: "grpc://…", "http://…" of a Triton, or "openai+http://…"."""
+    return OpenAIServer(url) if url.lower().startswith("openai+") else Server.at(url)
+
+
 @contextmanager
-def serving(url: str | None, folder: RunFolder) -> Iterator[Server]:
-    """The server at `url`; else the managed one that runs already, left running; else one of our own, stopped after."""
-    if url is not None:
-        yield Server.at(url)
-        return
+def serving(url: str | None, folder: RunFolder) -> Iterator[AnyServer]:
+    """The server at `url`, or the lab's own where none is given."""
+    if url is None:
+        with managed(folder) as own:
+            yield own
+    else:
+        with at(url) as server:
+            yield server
+
+
+@contextmanager
+def managed(folder: RunFolder) -> Iterator[Server]:
+    """The managed server that runs already, left running; else one of our own, stopped after."""
     attached = Server.attach()
     if attached is not None:
         yield attached
@@ -55,7 +76,7 @@ class Bench:
     experiment, which decides what may be changed by hand.
     """
 
-    def __init__(self, folder: RunFolder, server: Server, *, workers: int, cells: int, stopped: Stopped) -> None:
+    def __init__(self, folder: RunFolder, server: AnyServer, *, workers: int, cells: int, stopped: Stopped) -> None:
         self.folder = folder
         self.server = server
         self.inbox = Inbox(folder.path)
@@ -81,18 +102,25 @@ class Bench:
     def put(self, model: ModelSpec) -> None:
         """Bring `model` into force: written and reloaded when it differs from what is loaded. A server that the lab
         does not manage is taken as it is."""
-        if self.server.managed and self._in_force.get(model.name) != model:
+        if isinstance(self.server, Server) and self.server.managed and self._in_force.get(model.name) != model:
             seconds = self.server.load(model)
             self.folder.event("loaded", model=model.model_dump(mode="json"), seconds=seconds)
         self._in_force[model.name] = model
+
+    def ask(self, block: Block) -> list[Answer]:
+        """What the block's model answers to the requests that every level is asked."""
+        self.put(block.model)
+        return ask(self.server.grpc_url, block, _tokenizer(block.model))
 
     def block(self, index: int, block: Block, *, on_tick: Callable[[str, Progress], None]) -> Progress:
         """Measure one block to its end and return what was sent and answered. Calls `on_tick(phase, progress)` ten
         times a second. RunError when the server or a load worker dies; what was measured until then is kept."""
         self.put(block.model)
+        self._settle(block.model.name)
         generator, folder = self._generator, self.folder
-        window = generator.begin(Job(index, _url(self.server, block.workload.protocol), block.model, block.workload))
         model, workload = block.model, block.workload
+        url = _url(self.server, workload.protocol)
+        window = generator.begin(Job(index, url, model, workload, _tokenizer(model)))
         progress = generator.poll()
         folder.event(
             "block_start",
@@ -139,10 +167,21 @@ class Bench:
             folder.event("block_end", block=index, planned=planned, end_ns=end_ns)
         return progress
 
+    def _settle(self, name: str) -> None:
+        """Wait until Triton has worked off what the block before left behind: requests that the client gave up on
+        stay in Triton's queue and would be served at the expense of this block."""
+        until = time.monotonic() + SETTLE_LIMIT_S
+        while (waiting := pending(self.server.metrics_url, name)) and not self._stopped():
+            if time.monotonic() > until:
+                text = f"After {SETTLE_LIMIT_S:g} s {waiting} requests of the block before still wait in Triton."
+                self.folder.event("problem", text=text)
+                return
+            time.sleep(TICK_S)
+
     def _look_at(self, name: str) -> None:
         """After failures: a model whose process is dead is named, and loaded anew before it is measured again.
         Triton's own health does not say so (it stays ready)."""
-        if self.server.managed and not (state := self.server.state(name)).ready:
+        if isinstance(self.server, Server) and self.server.managed and not (state := self.server.state(name)).ready:
             self._in_force.pop(name, None)
             self.folder.event("problem", text=f"Model {name} no longer serves: {state.reason}.")
 
@@ -158,7 +197,7 @@ class Bench:
             if change.field == "stop":
                 self.stop_asked = True
                 return model, workload
-            if change.field == "batching":
+            if change.field in MODEL_FIELDS:
                 self.put(change.model)
                 effect_ns = time.perf_counter_ns()
             else:
@@ -173,7 +212,8 @@ class Bench:
 
     def _scrape(self, models: Sequence[str]) -> None:
         self._next_scrape_ns = time.perf_counter_ns() + SCRAPE_PERIOD_NS
-        self.folder.append("server", scrape(self.server, models))
+        if isinstance(self.server, Server):
+            self.folder.append("server", scrape(self.server, models))
 
     def _check_server(self) -> None:
         if self.server.alive():
@@ -192,5 +232,11 @@ def _phase(now_ns: int, measured_from_ns: int, end_ns: int, cut_ns: int | None) 
     return "warm-up" if now_ns < measured_from_ns else "running"
 
 
-def _url(server: Server, protocol: str) -> str:
-    return server.http_url if protocol == "http" else server.grpc_url
+def _url(server: AnyServer, protocol: str) -> str:
+    return server.http_url if protocol in ("http", "openai") else server.grpc_url
+
+
+def _tokenizer(model: ModelSpec) -> Path | None:
+    """The model's tokenizer.json where it is on this machine: somebody else's model need not be."""
+    place = weights.tokenizer(model)
+    return place if place is not None and place.is_file() else None

@@ -2,11 +2,16 @@
 
 Each level is asked the same seeded requests all at once, so that batching does batch them, and its answers are
 compared with the baseline level's. Without this a faster level might simply compute something else.
+
+Numbers may differ in their last digits, since sums in another order do. A language model's text may not, but in bf16
+two words can be so close that the last digits decide; then the levels are asked again in fp32, where they must agree.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +20,13 @@ from tritonclient.utils import np_to_triton_dtype
 
 from lab.errors import ServerError
 from lab.load.payload import requests_for
+from lab.run import conversation
 from lab.run.plan import Block
+from lab.spec import ModelSpec, set_path
 
 REQUESTS = 64
+TEXTS, TEXT_TOKENS = 8, 32
+"""How many texts of how many tokens a language model is asked for: a text without a cache takes seconds."""
 ANSWER_LIMIT_S = 30
 TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}
 """Largest absolute difference that still counts as equal: float sums in another order differ in the last digits."""
@@ -25,11 +34,19 @@ TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}
 MEASURED = ("SLEPT_S", "BATCH")
 """What the sleeper says of how it ran, for how long and in what company: no answers, and different each time."""
 
+TEXT = "text_output"
+
 Answer = dict[str, np.ndarray]
 
 
-def ask(grpc_url: str, block: Block) -> list[Answer]:
-    """The outputs of the block's first requests, in order, all in flight at once."""
+def ask(grpc_url: str, block: Block, tokenizer: Path | None = None) -> list[Answer]:
+    """The outputs of the block's first requests, in order, all in flight at once. `tokenizer`: a language model's."""
+    if block.model.family == "llm":
+        workload = set_path(block.workload, "output_tokens", TEXT_TOKENS)
+        requests = requests_for(block.model, workload, TEXTS, tokenizer)
+        with ThreadPoolExecutor(max_workers=TEXTS) as pool:
+            texts = list(pool.map(lambda request: _text(grpc_url, block.model.name, request), requests))
+        return [{TEXT: np.array([text], dtype=object)} for text in texts]
     requests = requests_for(block.model, block.workload, REQUESTS)
     with (
         grpcclient.InferenceServerClient(grpc_url) as client,
@@ -38,18 +55,42 @@ def ask(grpc_url: str, block: Block) -> list[Answer]:
         return list(pool.map(lambda request: _infer(client, block.model.name, request), requests))
 
 
-def compare_answers(blocks: list[Block], answers: list[list[Answer]], baseline: Any) -> dict[str, Any]:
-    """{"requests", "tolerance", "levels": [{"level", "max_abs_difference", "equal"}]}, one entry a block. `equal` says
-    that every output of every request is within the tolerance of the baseline level's (the first level's when the
-    baseline is not among them)."""
+def compare_answers(blocks: Sequence[Block], answers: Sequence[list[Answer]], baseline: Any) -> dict[str, Any]:
+    """{"requests", "precision", "tolerance", "levels": [{"level", "differing", "max_abs_difference", "equal"}]}, one
+    entry a block. `equal` says that every output of every request is within the tolerance of the baseline level's
+    (the first level's when the baseline is not among them); `differing` counts requests beyond it. Texts have no
+    difference, they are equal or not: `tolerance` and `max_abs_difference` are None."""
     reference = next((a for block, a in zip(blocks, answers, strict=True) if block.level == baseline), answers[0])
-    tolerance = TOLERANCE[blocks[0].model.precision]
+    texts = TEXT in reference[0]
+    precision = blocks[0].model.precision
+    tolerance = 0.0 if texts else TOLERANCE[precision]
     levels = []
     for block, given in zip(blocks, answers, strict=True):
-        difference = float(np.max([_difference(a, b) for a, b in zip(reference, given, strict=True)]))
-        finite = difference if np.isfinite(difference) else None  # an answer that is not a number equals nothing
-        levels.append({"level": block.level, "max_abs_difference": finite, "equal": bool(difference <= tolerance)})
-    return {"requests": REQUESTS, "tolerance": tolerance, "levels": levels}
+        apart = np.array([_difference(a, b) for a, b in zip(reference, given, strict=True)])
+        differing = int((~(apart <= tolerance)).sum())  # so that NaN differs
+        largest = float(apart.max())
+        finite = largest if np.isfinite(largest) and not texts else None
+        levels.append(
+            {"level": block.level, "differing": differing, "max_abs_difference": finite, "equal": differing == 0}
+        )
+    return {
+        "requests": len(reference),
+        "precision": precision,
+        "tolerance": None if texts else tolerance,
+        "levels": levels,
+    }
+
+
+def in_fp32(model: ModelSpec, answers: dict[str, Any]) -> ModelSpec | None:
+    """The model to ask again: the same in fp32, when bf16 texts differ somewhere; None when there is no need."""
+    unequal = any(not level["equal"] for level in answers["levels"])
+    if not unequal or model.family != "llm" or model.precision == "fp32":
+        return None
+    return set_path(model, "precision", "fp32")
+
+
+def _text(grpc_url: str, model: str, request: Answer) -> str:
+    return "".join(piece.text for piece in conversation.stream(grpc_url, model, request))
 
 
 def _infer(client: grpcclient.InferenceServerClient, model: str, request: Answer) -> Answer:
@@ -66,4 +107,7 @@ def _infer(client: grpcclient.InferenceServerClient, model: str, request: Answer
 
 
 def _difference(a: Answer, b: Answer) -> float:
+    """The largest absolute difference of two answers' numbers; of texts 0 or infinite."""
+    if TEXT in a:
+        return 0.0 if np.array_equal(a[TEXT], b[TEXT]) else np.inf
     return float(np.max([np.max(np.abs(a[name] - b[name])) for name in a if name not in MEASURED], initial=0.0))

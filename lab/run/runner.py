@@ -13,7 +13,9 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from types import FrameType
+from typing import Any
 
 from lab.errors import LabError, RunError
 from lab.load.generator import Progress
@@ -22,13 +24,11 @@ from lab.run import results
 from lab.run.bench import Bench, serving
 from lab.run.control import Inbox
 from lab.run.environment import environment
-from lab.run.equality import Answer, ask, compare_answers
+from lab.run.equality import Answer, compare_answers, in_fp32
 from lab.run.folder import RunFolder
 from lab.run.lock import MeasureLock
 from lab.run.plan import Block, cell_blocks, level_blocks, with_rate
 from lab.spec import Experiment, plain
-
-SCHEMA_VERSION = "1"
 
 Report = Callable[[str], None]
 
@@ -57,7 +57,6 @@ def create(experiment: Experiment, run_id: str, *, quick: bool, settings: list[s
     return RunFolder.create(
         run_id,
         {
-            "schema_version": SCHEMA_VERSION,
             "run": run_id,
             "experiment": experiment.model_dump(mode="json"),
             "cells": [cell.model_dump(mode="json") for cell in experiment.cells()],
@@ -92,13 +91,13 @@ def run(experiment: Experiment, folder: RunFolder, *, stop: Stop, report: Report
 
 def _measure(experiment: Experiment, folder: RunFolder, stop: Stop, report: Report, url: str | None) -> None:
     folder.set_status(state="starting", phase="starting", progress=0.0)
-    report("starting the server")
+    report("starting the server" if url is None else f"asking the server at {url}")
     first_pass = level_blocks(experiment) if experiment.reference else []
     blocks = first_pass + cell_blocks(experiment)
     total_s = sum(block.workload.duration_s for block in blocks)
     done_s = 0.0
     with serving(url, folder) as server:
-        version = server.client.get_server_metadata(client_timeout=5).version
+        version = server.version()
         folder.event("serving", triton=version, grpc_url=server.grpc_url, managed=server.managed is not None)
         workers = experiment.workload.workers
         with Bench(folder, server, workers=workers, cells=len(experiment.cells()), stopped=stop) as bench:
@@ -110,12 +109,11 @@ def _measure(experiment: Experiment, folder: RunFolder, stop: Stop, report: Repo
                 if index == len(first_pass) and first_pass:
                     saturation_rps = results.baseline_saturation(folder, experiment)
                     baseline = experiment.judge.baseline if experiment.judge else None
-                    folder.event("answers", **compare_answers(first_pass, answers, baseline))
+                    folder.event("answers", **_compared(bench, first_pass, answers, baseline))
                 block = with_rate(planned, saturation_rps)
                 report(f"block {index + 1} of {len(blocks)}: {describe(block)}")
                 if index < len(first_pass):
-                    bench.put(block.model)
-                    answers.append(ask(server.grpc_url, block))
+                    answers.append(bench.ask(block))
 
                 def tick(phase: str, progress: Progress, start: float = done_s, index: int = index) -> None:
                     folder.set_status(
@@ -130,6 +128,20 @@ def _measure(experiment: Experiment, folder: RunFolder, stop: Stop, report: Repo
                     stop.set()
                 if stop():
                     return
+
+
+def _compared(bench: Bench, blocks: list[Block], answers: list[list[Answer]], baseline: Any) -> dict[str, Any]:
+    """Whether all levels answer alike; texts that differ in the served precision are asked for again in fp32."""
+    found = compare_answers(blocks, answers, baseline)
+    exact = [in_fp32(block.model, found) for block in blocks]
+    if exact[0] is None:
+        return found
+    again = [replace(block, model=model) for block, model in zip(blocks, exact, strict=True) if model]
+    differing = max(level["differing"] for level in found["levels"])
+    return {
+        **compare_answers(again, [bench.ask(block) for block in again], baseline),
+        "served": {"precision": found["precision"], "differing": differing},
+    }
 
 
 class _Cancelled(Exception):
@@ -174,4 +186,11 @@ def describe(block: Block) -> str:
     arrival = block.workload.arrival
     load = ", ".join(level_label(f"arrival.{k}", v) for k, v in plain(arrival).items() if k != "kind")
     what = "saturation of " if block.role == "saturation" else ""
-    return f"{what}{block.model.name}, {level_label('model.batching', plain(block.model.batching))}, {load}"
+    model, workload = block.model, block.workload
+    fields = ("batching",) if model.family != "llm" else ("scheduler", "kv_cache")
+    how = [level_label(f"model.{field}", plain(getattr(model, field))) for field in fields]
+    if model.family == "llm":
+        how += [
+            level_label(f"workload.{field}", getattr(workload, field)) for field in ("prompt_tokens", "output_tokens")
+        ]
+    return f"{what}{model.name}, {', '.join(how)}, {load}"

@@ -23,7 +23,7 @@ from lab.load.ceiling import ceiling
 from lab.load.schedule import arrivals
 from lab.measure.records import OK
 from lab.run import results
-from lab.run.bench import Bench, serving
+from lab.run.bench import Bench, managed
 from lab.run.catalogue import single
 from lab.run.folder import RunFolder, new_run_id
 from lab.run.lock import MeasureLock
@@ -64,7 +64,7 @@ def run_selftest(report: Report, stop: Stop | None = None) -> list[Outcome]:
         lock.acquire(lambda place, holder: report(f"waiting for {holder} (place {place})"))
         folder.set_status(state="running", phase="selftest", progress=0.0)
         try:
-            with serving(None, folder) as server, Bench(folder, server, workers=1, cells=1, stopped=stop) as bench:
+            with managed(folder) as server, Bench(folder, server, workers=1, cells=1, stopped=stop) as bench:
                 outcomes = list(_Tests(folder, server, bench, report).all())
         except BaseException:
             folder.set_status(state="failed", phase="selftest", progress=None)
