@@ -1,0 +1,51 @@
+"""The least time that a decode step can take on this machine, and how close to it a measured one comes.
+
+A step reads every weight and the keys and values of every running sequence once, and multiplies each weight with each
+row: two limits, of which the longer is the floor (the roofline of Williams, Waterman and Patterson, 2009). With few
+rows reading is it, which is why rows that share a step are nearly free. A step below its floor is an error of the
+measurement or of the probe (lab/watch/probe.py), never a fast model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+OPERATIONS_PER_WEIGHT = 2
+"""A multiplication and an addition."""
+
+
+@dataclass(frozen=True)
+class Floor:
+    """Seconds a step needs to read its bytes, and to compute its products; `limiting` is the longer one."""
+
+    memory_s: float
+    compute_s: float
+
+    @property
+    def limiting(self) -> Literal["memory", "compute"]:
+        return "memory" if self.memory_s >= self.compute_s else "compute"
+
+    @property
+    def step_s(self) -> float:
+        return max(self.memory_s, self.compute_s)
+
+
+def decode_floor(
+    weight_bytes: float,
+    kv_bytes: float,
+    read_bandwidth_bytes_s: float,
+    batch: float,
+    flops_s: float,
+    *,
+    bytes_per_weight: float = 2.0,
+) -> Floor:
+    """The floor of a step that writes a token for each of `batch` sequences. `kv_bytes`: keys and values that they hold
+    together; 0 without a cache, where `batch` counts every token that is read anew."""
+    operations = OPERATIONS_PER_WEIGHT * weight_bytes / bytes_per_weight * batch
+    return Floor((weight_bytes + kv_bytes) / read_bandwidth_bytes_s, operations / flops_s)
+
+
+def fraction_of_floor(step_s: float | None, floor: Floor) -> float | None:
+    """How much of what the machine can do a step of `step_s` reaches, 1 being all; None when it was not measured."""
+    return floor.step_s / step_s if step_s else None
