@@ -7,6 +7,7 @@ gets warmer or busier treats them alike; that order also needs the fewest reload
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -76,6 +77,11 @@ def cell_blocks(experiment: Experiment) -> list[Block]:
                 )
             forwards = not forwards
     return blocks
+
+
+def any_fraction(blocks: Iterable[Block]) -> bool:
+    """Whether some block's load is a fraction of saturation, which then has to be known."""
+    return any(getattr(block.workload.arrival, "saturation_fraction", None) is not None for block in blocks)
 
 
 def with_rate(block: Block, saturation_rps: float | None) -> Block:

@@ -27,7 +27,7 @@ from lab.run.environment import environment
 from lab.run.equality import Answer, compare_answers, in_fp32
 from lab.run.folder import RunFolder
 from lab.run.lock import MeasureLock
-from lab.run.plan import Block, cell_blocks, level_blocks, with_rate
+from lab.run.plan import Block, any_fraction, cell_blocks, level_blocks, with_rate
 from lab.spec import Experiment, plain
 
 Report = Callable[[str], None]
@@ -107,7 +107,8 @@ def _measure(experiment: Experiment, folder: RunFolder, stop: Stop, report: Repo
             saturation_rps: float | None = None
             for index, planned in enumerate(blocks):
                 if index == len(first_pass) and first_pass:
-                    saturation_rps = results.baseline_saturation(folder, experiment)
+                    if any_fraction(blocks):
+                        saturation_rps = results.baseline_saturation(folder, experiment)
                     baseline = experiment.judge.baseline if experiment.judge else None
                     folder.event("answers", **_compared(bench, first_pass, answers, baseline))
                 block = with_rate(planned, saturation_rps)
