@@ -15,7 +15,7 @@ from streamlit.testing.v1 import AppTest
 from lab.errors import RunError
 from lab.run import catalogue, launch, results
 from lab.run.folder import RunFolder
-from lab.show.ui import flight, listing, reads
+from lab.show.ui import flight, listing, machine, reads
 from tests.show.conftest import DONE, FAILED, STOPPED
 from tests.show.synthetic import Author, batching_run
 
@@ -144,8 +144,20 @@ def test_an_exception_inside_a_ticking_part_is_one_line(
     monkeypatch.setattr(flight, "_held", lambda *_: {}["series"])
     app = open_page("live", run=GOING)
     assert not app.exception
-    assert [e.value for e in app.error] == ["this run cannot be shown: 'series' is missing; the log has more"]
+    (error,) = app.error
+    assert error.value.startswith(
+        f"run '{GOING}' cannot be shown: 'series' is missing; its files or the lab are at fault"
+    )
     assert any(record.exc_info for record in caplog.records)
+    caplog.clear()
+
+
+def test_a_fault_of_a_page_is_laid_on_no_run(
+    empty_home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(machine, "logs", lambda: {}["place"])
+    (error,) = open_page("system").error
+    assert error.value.startswith("this page cannot be shown: 'place' is missing; that is a fault of the page")
     caplog.clear()
 
 
@@ -310,6 +322,15 @@ def test_a_load_that_forbids_a_verdict_is_not_the_default_and_says_why(full_home
 def test_a_bet_is_scored(full_home: Path) -> None:
     app = open_page("batching", run=DONE, b_bet="fewer")
     assert "You bet on fewer, 2×" in words(app)
+
+
+def test_the_bet_names_the_objective_that_will_score_it(full_home: Path) -> None:
+    path = full_home / "runs" / DONE / "run.json"
+    document = json.loads(path.read_text())
+    document["experiment"]["slo"]["latency_s"] = 0.035
+    path.write_text(json.dumps(document))
+    assert "within 35 ms, compared" in words(open_page("batching", run=DONE, b_slo="50"))
+    assert "within 50 ms, compared" in words(open_page("batching", run=GOING, b_slo="50"))  # no such run
 
 
 def test_a_stopped_run_says_that_it_is_partial(full_home: Path) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import streamlit as st
 
 from lab.measure.words import objective_label
+from lab.run.plan import settle
 from lab.show import bets
 from lab.show.ui import reads, runs
 from lab.show.ui.topic import Topic
-from lab.spec import Experiment
+from lab.spec import Experiment, Slo, parse_setting
 
 
-def predict(topic: Topic, experiment: Experiment) -> tuple[str | None, str]:
-    """The bet: which way and how much. It lives in the URL, so it stays with the run that it was placed on."""
-    st.markdown(topic.bet.format(objective=objective_label(experiment.slo)))
+def predict(topic: Topic, slo: Slo) -> tuple[str | None, str]:
+    """The bet on how many requests meet `slo`: which way and how much. It lives in the URL, so it stays with the run
+    that it was placed on."""
+    st.markdown(topic.bet.format(objective=objective_label(slo)))
     direction = st.segmented_control(
         topic.counted,
         bets.DIRECTIONS,
@@ -33,8 +35,8 @@ def predict(topic: Topic, experiment: Experiment) -> tuple[str | None, str]:
     return direction, size
 
 
-def run_form(topic: Topic, experiment: Experiment) -> None:
-    """The run's own fields and its depth; starts only on the button."""
+def run_form(topic: Topic, experiment: Experiment) -> Experiment:
+    """The run's own fields and its depth; starts only on the button. Returns the experiment as it is set there."""
     settings = topic.form(experiment)
     depth = st.segmented_control(
         "Depth",
@@ -57,6 +59,7 @@ def run_form(topic: Topic, experiment: Experiment) -> None:
         width="stretch",
     ):
         runs.start(topic.experiment, settings, quick=depth != "whole", page=topic.page)
+    return settle(experiment, [parse_setting(setting) for setting in settings], quick=depth != "whole")
 
 
 def batching_form(experiment: Experiment) -> list[str]:

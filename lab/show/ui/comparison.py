@@ -22,6 +22,7 @@ from lab.show.ui import asking, chart, reads, runs
 from lab.show.ui.cards import Card, cards
 from lab.show.ui.topic import Seen, Topic
 from lab.show.ui.words import badge, told, why_ended
+from lab.spec import Slo, parse
 
 HOLDS = {
     True: ":green-badge[:material/check: The hypothesis holds]",
@@ -45,12 +46,14 @@ def page(topic: Topic) -> None:
     st.markdown(f"{experiment.question} *The hypothesis:* {experiment.hypothesis}")
     folder = runs.chosen(lambda line: line.experiment == topic.experiment)
     bet, action = st.columns(2, gap="large")
-    with bet.container(border=True):
-        st.subheader("Predict")
-        prediction = asking.predict(topic, experiment)
     with action.container(border=True):
         st.subheader("Run A against B")
-        asking.run_form(topic, experiment)
+        asked = asking.run_form(topic, experiment)
+    with bet.container(border=True):
+        st.subheader("Predict")
+        # The objective of the run that scores the bet: the one shown, else the one that the button starts.
+        slo = asked.slo if folder is None else parse(Slo, folder.document["experiment"]["slo"])
+        prediction = asking.predict(topic, slo)
     st.subheader("What happened")
     if folder is None:
         st.info(

@@ -142,5 +142,5 @@ def _figures(run_id: str) -> str:
         why = str(error)
     except UNREADABLE as error:
         LOG.exception("run %s has no figures", run_id)
-        why = cannot_be_shown(error)
+        why = cannot_be_shown(error, run_id)
     return json.dumps({"run": run_id, "error": why}, indent=1)

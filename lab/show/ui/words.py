@@ -65,19 +65,23 @@ def why_ended(status: Status) -> str:
 
 @contextmanager
 def told() -> Iterator[None]:
-    """An error of the lab is one line on the page, never a traceback. So is a run whose files do not hold what they
-    should: each file may be whole and the run still make no sense; the log then has the traceback."""
+    """An error of the lab is one line on the page, never a traceback. So is whatever else goes wrong while a page is
+    drawn, be it a run whose files are whole and yet make no sense, or a fault of the page: the log has the traceback.
+    """
     try:
         yield
     except LabError as error:
         st.error(str(error), icon=":material/error:")
     except UNREADABLE as error:
-        LOG.exception("a run cannot be shown")
-        st.error(cannot_be_shown(error), icon=":material/error:")
+        LOG.exception("a page cannot be shown")
+        st.error(cannot_be_shown(error, st.query_params.get("run")), icon=":material/error:")
 
 
-def cannot_be_shown(error: Exception) -> str:
-    """One line for what reading a damaged run raised."""
+def cannot_be_shown(error: Exception, run_id: str | None) -> str:
+    """One line for what was raised while run `run_id` was read or drawn, or a page that is about none. Which of the
+    two is at fault does not show from the error."""
     said = " ".join(str(error).split())
     what = f"{said} is missing" if isinstance(error, KeyError) else said or type(error).__name__
-    return f"this run cannot be shown: {what}; the log has more"
+    if run_id is None:
+        return f"this page cannot be shown: {what}; that is a fault of the page, and the log has more"
+    return f"run {run_id!r} cannot be shown: {what}; its files or the lab are at fault, and the log has more"
