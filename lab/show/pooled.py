@@ -6,13 +6,17 @@ scheduled arrival. Cells are named in the words of lab.show.grid.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from lab.measure.pace import gaps, pace
+from lab.measure.pace import pace
+from lab.measure.position import Bucket, Held, by_position, memory_held
 from lab.measure.records import OK, Requests, Window
 from lab.run.folder import RunFolder
 from lab.show.charts.slots import Stretch
@@ -20,7 +24,6 @@ from lab.show.grid import load_name, short_label
 
 Floats = npt.NDArray[np.float64]
 
-BUCKETS = 32
 STRETCH_S = 16.0
 """As much of a run as a chart of single answers can show."""
 
@@ -44,28 +47,28 @@ def first_tokens(folder: RunFolder, factor: str | None, load: str, levels: Seque
     return _successes(folder, factor, load, levels, of)
 
 
-def along(folder: RunFolder, factor: str | None, load: str, levels: Sequence[str]) -> dict[str, tuple[Floats, Floats]]:
-    """{level: (positions in the answer, median seconds of a token there)} at one load, answers of the window."""
+def along(folder: RunFolder, factor: str | None, load: str, levels: Sequence[str]) -> dict[str, list[Bucket]]:
+    """{level: time per token by its place in the answer} at one load."""
     found = {}
     for level, blocks in _blocks(folder, factor, load, levels).items():
-        positions, seconds = [np.empty(0)], [np.empty(0)]
-        for _, r, window in blocks:
-            if r.streams is None:
-                continue
-            of, chunk, gap_ns = gaps(r.streams)
-            before = np.concatenate([[0], np.cumsum(r.streams.tokens)])
-            tokens = r.streams.tokens[chunk]
-            counted = (tokens > 0) & (r.streams.t_ns[chunk] >= window.measured_from_ns)
-            position = before[chunk + 1] - before[r.streams.first[of]]
-            positions.append(position[counted].astype(float))
-            seconds.append((gap_ns / 1e9 / np.maximum(tokens, 1))[counted])
-        at, took = np.concatenate(positions), np.concatenate(seconds)
-        edges = np.linspace(0, at.max(initial=0), BUCKETS + 1)
-        bucket = np.digitize(at, edges[1:-1], right=True)
-        filled = [k for k in range(BUCKETS) if (bucket == k).any()]
-        middle = np.array([float(np.mean(at[bucket == k])) for k in filled])
-        found[level] = (middle, np.array([float(np.median(took[bucket == k])) for k in filled]))
+        measured = [
+            block.table.filter(pc.greater_equal(block.table["due_ns"], block.window.measured_from_ns))
+            for block in blocks
+        ]
+        if measured:
+            requests = Requests.from_table(pa.concat_tables(measured))
+            begin, end = blocks[0].window.measured_from_ns, max(block.window.end_ns for block in blocks)
+            found[level] = by_position(requests, Window(begin, begin, end))
     return found
+
+
+def held(folder: RunFolder, factor: str | None, load: str, levels: Sequence[str]) -> dict[str, list[Held]]:
+    """{level: memory of the model's process while its cache held so many tokens}."""
+    server, telemetry = folder.read("server"), folder.read("telemetry")
+    return {
+        level: [h for b in blocks for h in memory_held(server, telemetry, b.model["name"], b.window)]
+        for level, blocks in _blocks(folder, factor, load, levels).items()
+    }
 
 
 def stretches(folder: RunFolder, factor: str | None, load: str, levels: Sequence[str]) -> dict[str, Stretch]:
@@ -75,7 +78,7 @@ def stretches(folder: RunFolder, factor: str | None, load: str, levels: Sequence
     for level, blocks in _blocks(folder, factor, load, levels).items():
         if not blocks:
             continue
-        model, requests, window = blocks[0]
+        model, window, requests = blocks[0].model, blocks[0].window, Requests.from_table(blocks[0].table)
         span_s = min(STRETCH_S, window.seconds)
         seen = pace(requests)
         if seen is None or span_s <= 0:
@@ -89,11 +92,14 @@ def stretches(folder: RunFolder, factor: str | None, load: str, levels: Sequence
     return found
 
 
-def _successes(folder: RunFolder, factor: str | None, load: str, levels: Sequence[str], of: Any) -> dict[str, Floats]:
+def _successes(
+    folder: RunFolder, factor: str | None, load: str, levels: Sequence[str], of: Callable[[Requests], Floats]
+) -> dict[str, Floats]:
     found = {}
     for level, blocks in _blocks(folder, factor, load, levels).items():
         parts = [np.empty(0)]
-        for _, r, window in blocks:
+        for block in blocks:
+            r, window = Requests.from_table(block.table), block.window
             chosen = (r.outcome == OK) & (r.due_ns >= window.measured_from_ns) & (r.due_ns < window.end_ns)
             values = of(r)[chosen]
             parts.append(values[np.isfinite(values)])
@@ -101,13 +107,20 @@ def _successes(folder: RunFolder, factor: str | None, load: str, levels: Sequenc
     return found
 
 
-def _blocks(
-    folder: RunFolder, factor: str | None, load: str, levels: Sequence[str]
-) -> dict[str, list[tuple[dict[str, Any], Requests, Window]]]:
-    """{level: (model, requests, window) of each repeat} at one load."""
+@dataclass(frozen=True)
+class _Block:
+    """One repeat of a cell: the model as it was served, its window, and its rows of the requests."""
+
+    model: dict[str, Any]
+    window: Window
+    table: pa.Table
+
+
+def _blocks(folder: RunFolder, factor: str | None, load: str, levels: Sequence[str]) -> dict[str, list[_Block]]:
+    """{level: its blocks} at one load, in the order they ran."""
     cells = [cell["factors"] for cell in folder.document["cells"]]
     table = folder.read("requests")
-    found: dict[str, list[tuple[dict[str, Any], Requests, Window]]] = {level: [] for level in levels}
+    found: dict[str, list[_Block]] = {level: [] for level in levels}
     for event in folder.events():
         if event["kind"] != "block_start" or event["role"] != "cell":
             continue
@@ -115,5 +128,6 @@ def _blocks(
         level = short_label(factor, factors.pop(factor, None) if factor else None)
         if level in found and load_name(factors) == load:
             window = Window(event["start_ns"], event["measured_from_ns"], event["end_ns"])
-            found[level].append((event["model"], Requests.from_table(table, block=event["block"]), window))
+            rows = table.filter(pc.equal(table["block"], event["block"]))
+            found[level].append(_Block(event["model"], window, rows))
     return found

@@ -51,20 +51,23 @@ COUNTERS = ("steps", "decode_seconds", "prefill_seconds", "prefill_tokens", "out
 
 
 def simulate(model: ModelSpec, workload: Workload, seconds: float, rng: np.random.Generator) -> Engine:
-    """`seconds` of load; answers that were not finished then are left as far as they got."""
+    """`seconds` of load; what is due by then is answered, unless it takes longer than the workload's timeout."""
     made = iter(_arrivals(workload, seconds, rng))
     users = workload.arrival.concurrency if isinstance(workload.arrival, ClosedLoop) else 0
     due: deque[Answer] = deque(next(made) for _ in range(users)) if users else deque(made)
     slots = 1 if model.scheduler == "one" else model.max_batch_size
     engine, waiting, running = Engine([]), deque[Answer](), list[Answer]()
     now, counters = 0.0, dict.fromkeys(COUNTERS, 0.0)
-    while now < seconds:
+    while due or waiting or running:
         while due and due[0].due_s <= now:
             waiting.append(due.popleft())
             engine.answers.append(waiting[-1])
         if not waiting and not running:
-            now = due[0].due_s if due else seconds
+            now = due[0].due_s
             continue
+        late = [answer for answer in (*running, *waiting) if now - answer.due_s > workload.timeout_s]
+        running = [answer for answer in running if answer not in late]
+        waiting = deque(answer for answer in waiting if answer not in late)
         free = 0 if model.scheduler == "static" and running else slots - len(running)
         for _ in range(min(free, len(waiting))):
             running.append(waiting.popleft())
@@ -81,7 +84,7 @@ def simulate(model: ModelSpec, workload: Workload, seconds: float, rng: np.rando
             answer.tokens_s.append(now + float(rng.uniform(0, 0.0006)))
         for answer in [a for a in running if len(a.tokens_s) == a.length]:
             running.remove(answer)
-            if users and (following := next(made, None)):
+            if users and now < seconds and (following := next(made, None)):
                 following.due_s = answer.tokens_s[-1] + 0.0005
                 due.append(following)
         if not engine.samples or now - engine.samples[-1][0] >= 0.25:
@@ -118,7 +121,7 @@ class LlmAuthor(Author):
             start_ns=start_ns, measured_from_ns=start_ns + int(workload.warmup_s * SECOND), end_ns=end_ns,
             t_ns=start_ns,
         )  # fmt: skip
-        self.answers(index, start_ns, engine, end_ns)
+        self.answers(index, start_ns, engine, workload.timeout_s)
         for t_s, running, waiting, held, *counted in engine.samples:
             values = {"engine_running": running, "engine_waiting": waiting, "engine_cache_tokens_used": held,
                       "engine_cache_tokens_total": model.max_batch_size * model.max_request_tokens,
@@ -128,10 +131,11 @@ class LlmAuthor(Author):
             self.scrape(start_ns + int(t_s * SECOND), model.name, values)
         self.memory(start_ns, engine)
         self.folder.event("block_end", block=index, planned=None, end_ns=end_ns, t_ns=end_ns)
-        self.now_ns = end_ns + SECOND // 5
+        last_s = max([seconds, *(t for answer in engine.answers for t in answer.tokens_s[-1:])])
+        self.now_ns = start_ns + int((last_s + 0.2) * SECOND)
 
-    def answers(self, index: int, start_ns: int, engine: Engine, end_ns: int) -> None:
-        """The requests of a block; those that its end cut short are timeouts with the tokens that arrived."""
+    def answers(self, index: int, start_ns: int, engine: Engine, timeout_s: float) -> None:
+        """The requests of a block; timeouts keep the tokens that arrived."""
         whole = [len(answer.tokens_s) == answer.length for answer in engine.answers]
         stamps = [[start_ns + int(t * SECOND) for t in answer.tokens_s] for answer in engine.answers]
         due = [start_ns + int(answer.due_s * SECOND) for answer in engine.answers]
@@ -141,7 +145,10 @@ class LlmAuthor(Author):
                 "request": list(range(len(due))),
                 "due_ns": due,
                 "sent_ns": [t + 60_000 for t in due],
-                "done_ns": [s[-1] + 90_000 if ok else end_ns for s, ok in zip(stamps, whole, strict=True)],
+                "done_ns": [
+                    s[-1] + 90_000 if ok else t + int(timeout_s * SECOND)
+                    for s, t, ok in zip(stamps, due, whole, strict=True)
+                ],
                 "outcome": [OK if ok else TIMEOUT for ok in whole],
                 "detail": [None if ok else "given up" for ok in whole],
                 "prompt_tokens": [answer.prompt for answer in engine.answers],
@@ -171,7 +178,7 @@ def run(name: str, run_id: str, *settings: str, saturation_rps: float = 0.8, sta
     blocks = [with_rate(block, saturation_rps) for block in first + then]
     if state != "done":
         blocks = blocks[: len(first) + 3]
-    author = LlmAuthor(experiment, run_id, seconds=sum(b.workload.duration_s + 0.2 for b in blocks))
+    author = LlmAuthor(experiment, run_id, seconds=sum(b.workload.duration_s + 10 for b in blocks))
     levels = [{"level": b.level, "differing": 0, "max_abs_difference": None, "equal": True} for b in first]
     author.folder.event("answers", requests=8, precision="bf16", tolerance=None, levels=levels)
     for index, block in enumerate(blocks):

@@ -2,52 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from lab.measure.position import Bucket
 from lab.measure.words import format_seconds
 from lab.show import theme
 from lab.show.charts.figure import Chart, End, append, end_labels, floats, line, ms, nothing_to_draw, pattern, room
 from lab.show.grid import Grid, middle, why_missing
 
-Floats = npt.NDArray[np.float64]
-
 PARTS = (("to the first token", "@vermillion", "/"), ("the tokens after it", "@blue", ""))
 
 
-def along_the_answer(by_level: Mapping[str, tuple[Floats, Floats]], baseline: str, at: str) -> Chart:
-    """Position in the answer (x, tokens) against the time of one token there (y, ms), one line a level. `by_level`
-    maps a level's name to (positions, median seconds a token)."""
+def along_the_answer(by_level: Mapping[str, Sequence[Bucket]], baseline: str, at: str) -> Chart:
+    """Position in the answer (x, tokens) against the time of one token there (y, ms), one line a level through the
+    medians of stretches of the answer."""
     title = f"Time of a token along the answer, {at}"
     height, margin = 380, {"l": 64, "r": 24, "t": 20, "b": 52}
     traces, ends, takeaways, notes = [], [], [], []
-    table: dict[str, list[Any]] = {"level": [], "position, tokens": [], "time of a token, ms": []}
+    table: dict[str, list[Any]] = {"level": [], "tokens": [], "median, ms": [], "half between, ms": [], "waits": []}
     styles = iter(theme.STYLES)
     highest = 0.0
-    for level, (positions, seconds) in by_level.items():
+    for level, buckets in by_level.items():
         style = theme.BASELINE if level == baseline else next(styles)
-        if len(positions) < 2:
-            notes.append(f"{level} is not drawn: no answer had two tokens")
+        if len(buckets) < 2:
+            notes.append(f"{level} is not drawn: no answer that was due in the window is long enough")
             continue
-        for position, second in zip(positions, seconds, strict=True):
-            append(table, level, float(position), float(second) * 1e3)
-        y = seconds * 1e3
-        highest = max(highest, float(y.max()))
+        for b in buckets:
+            between = f"{b.low_s * 1e3:.3g} to {b.high_s * 1e3:.3g}"
+            append(table, level, f"{b.first} to {b.last}", b.median_s * 1e3, between, b.n)
+        x, y = [(b.first + b.last) / 2 for b in buckets], [b.median_s * 1e3 for b in buckets]
+        highest = max(highest, *y)
         hover = f"{level}<br>token %{{x:.0f}}: %{{y:,.3~g}} ms<extra></extra>"
-        traces.append(line(level, positions, y, style, mode="lines", hovertemplate=hover))
-        ends.append(End(level, float(positions[-1]), float(y[-1]), style))
-        first, last = (format_seconds(float(s)) for s in (seconds[0], seconds[-1]))
-        takeaways.append(f"with {level} a token takes {first} at the start and {last} at token {positions[-1]:.0f}")
+        traces.append(line(level, x, y, style, hovertemplate=hover))
+        ends.append(End(level, x[-1], y[-1], style))
+        first, last = format_seconds(buckets[0].median_s), format_seconds(buckets[-1].median_s)
+        takeaways.append(f"with {level} a token takes {first} at the start and {last} at token {buckets[-1].last}")
     if not traces:
         return nothing_to_draw(title, notes[0] if notes else "no answer was streamed at this load", height=height)
     top, margin["r"] = 1.08 * highest, room(ends)
     layout = theme.layout(
         height=height,
         margin=margin,
-        xaxis=theme.axis("position in the answer, tokens", range=[0, max(end.x for end in ends)]),
+        xaxis=theme.axis("position in the answer, tokens", range=[0, 1.02 * max(end.x for end in ends)]),
         yaxis=theme.axis("time of one token, ms", range=[0, top]),
         annotations=end_labels(ends, (0.0, top), log=False, height=height - margin["t"] - margin["b"]),
     )
