@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from lab.errors import ServerError
+from lab.errors import RunError, ServerError
 from lab.load.ceiling import ceiling
 from lab.load.schedule import arrivals
+from lab.measure.pace import Floats
 from lab.measure.records import OK
 from lab.run import results
 from lab.run.bench import Bench, managed
@@ -80,11 +81,12 @@ class _Tests:
         self._index = 0
 
     def all(self) -> Any:
-        # A metronome well below what the instances can take: nothing queues, so the sleep is the whole service time.
-        known = self._measure(_workload(20, 5, sleep_s=[0.010]) | _constant(20))
+        # A metronome well below what the instances can take: nothing queues, so a service is the sleep and what the
+        # server adds to it. Both blocks at one rate on one configuration, so that it adds the same.
+        known = self._measure(_workload(40, 5, sleep_s=[0.010]) | _constant(40), instances=4)
         yield self._known_latency(known)
         shape = _workload(40, 10, sleep_s=[0.010] * 19 + [0.100]) | _constant(40)
-        yield self._known_shape(self._measure(shape, instances=4))
+        yield known_shape(_service_s(self._measure(shape, instances=4)), _service_s(known))
         yield self._freeze()
         yield from _arrivals()
         rated = self._measure(_workload(200, 5, sleep_s=[0.0]) | _constant(200))
@@ -120,22 +122,6 @@ class _Tests:
         passed = found is not None and abs(found - truth) <= max(0.002, 0.05 * truth)
         text = f"a 10 ms service is measured as {_ms(found)} at p50"
         return Outcome("S1", passed, found, truth, "2 ms", text)
-
-    def _known_shape(self, block: BlockResult) -> Outcome:
-        ok = block.requests.outcome == OK
-        service_s = np.sort((block.requests.done_ns - block.requests.sent_ns)[ok] / 1e9)
-        found = {p: float(np.quantile(service_s, p)) if len(service_s) else np.inf for p in (0.50, 0.90, 0.99)}
-        mean = float(np.mean(service_s)) if len(service_s) else np.inf
-        # The seeded draw, not the distribution it is drawn from, is the truth for this very block.
-        truth = float(np.mean(np.where(service_s > 0.055, 0.100, 0.010)))
-        passed = (
-            abs(found[0.50] - 0.010) <= 0.002
-            and abs(found[0.90] - 0.010) <= 0.003
-            and abs(found[0.99] - 0.100) <= 0.005
-            and abs(mean - truth) <= max(0.05 * truth, 0.001)
-        )
-        text = "95 % at 10 ms and 5 % at 100 ms: " + ", ".join(f"p{100 * p:g} {_ms(v)}" for p, v in found.items())
-        return Outcome("S2", passed, mean, truth, "2 ms at p50, 5 ms at p99, 5 % of the mean", text)
 
     def _freeze(self) -> Outcome:
         pid = self._server.pid
@@ -191,6 +177,34 @@ class _Tests:
         rate = ceiling(self._server.grpc_url)
         text = f"the load generator's own ceiling here is {rate:,.0f} req/s"
         return Outcome("S10", rate > 0, rate, None, "reported, not judged", text)
+
+
+def known_shape(service_s: Floats, constant_s: Floats) -> Outcome:
+    """S2 from the service times in s of 95 % sleeps of 10 ms and 5 % of 100 ms, beside those of S1, a constant 10 ms.
+
+    The sleeper's sleep is not all that a request takes: passing it in and out of Triton's process adds a millisecond
+    or two. Their mean in S1 is the baseline that the known shape stands on."""
+    mean, added_s = float(np.mean(service_s)), float(np.mean(constant_s)) - 0.010
+    found = {p: float(np.quantile(service_s, p)) for p in (0.50, 0.90, 0.99)}
+    # The seeded draw, not the distribution it is drawn from, is the truth for this very block.
+    truth = float(np.mean(np.where(service_s > 0.055, 0.100, 0.010))) + added_s
+    passed = (
+        abs(found[0.50] - 0.010 - added_s) <= 0.002
+        and abs(found[0.90] - 0.010 - added_s) <= 0.003
+        and abs(found[0.99] - 0.100 - added_s) <= 0.005
+        and abs(mean - truth) <= max(0.05 * truth, 0.001)
+    )
+    figures = ", ".join(f"p{100 * p:g} {_ms(v)}" for p, v in found.items())
+    text = f"95 % at 10 ms and 5 % at 100 ms, on {_ms(added_s)} that the server adds (S1): {figures}, mean {_ms(mean)}"
+    return Outcome("S2", passed, mean, truth, "2 ms at p50, 5 ms at p99, 5 % of the mean", text)
+
+
+def _service_s(block: BlockResult) -> Floats:
+    """Service times in s of the requests that were answered."""
+    ok = block.requests.outcome == OK
+    if not ok.any():
+        raise RunError("self-test: the sleeper answered no request")
+    return np.asarray((block.requests.done_ns - block.requests.sent_ns)[ok] / 1e9)
 
 
 def _arrivals() -> Any:
