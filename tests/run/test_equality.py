@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from lab.run.equality import TOLERANCE, compare_answers
+from lab.measure.answers import all_equal, unequal
+from lab.run.equality import TOLERANCE, compare_answers, in_fp32
 from lab.run.plan import Block
 from lab.spec import ClosedLoop, ModelSpec, Workload
 
@@ -56,3 +57,41 @@ def test_no_speed_up_is_told_where_answers_differ():
         },
     )
     assert told.startswith("No verdict: batching on, 0.5 ms delay gives other answers than batching off (up to 0.5")
+
+
+def texts(*values):
+    return [{"text_output": np.array([value], dtype=object)} for value in values]
+
+
+def llm_blocks(*levels, **fields):
+    model = ModelSpec(name="llm", **fields)
+    return [Block("saturation", i, 0, model, WORKLOAD, level) for i, level in enumerate(levels)]
+
+
+def test_texts_are_equal_or_not_and_those_that_differ_are_counted():
+    found = compare_answers(llm_blocks(False, True), [texts("a", "b", "c"), texts("a", "x", "y")], False)
+    assert [(level["differing"], level["equal"]) for level in found["levels"]] == [(0, True), (2, False)]
+    assert found["tolerance"] is None
+    assert (
+        unequal(found, "model.kv_cache", False)
+        == "KV cache on gives other answers than KV cache off (2 of 3 texts differ)"
+    )
+    assert all_equal(found) is None
+
+
+def test_texts_that_differ_in_bf16_are_asked_for_again_in_fp32():
+    blocks = llm_blocks(False, True)
+    differing = compare_answers(blocks, [texts("a"), texts("b")], False)
+    assert in_fp32(blocks[0].model, differing) == ModelSpec(name="llm", precision="fp32")
+    same = compare_answers(blocks, [texts("a"), texts("a")], False)
+    assert in_fp32(blocks[0].model, same) is None
+    exact = llm_blocks(False, True, precision="fp32")
+    assert in_fp32(exact[0].model, compare_answers(exact, [texts("a"), texts("b")], False)) is None
+
+
+def test_equal_in_fp32_says_what_the_served_precision_did():
+    found = compare_answers(llm_blocks(False, True, precision="fp32"), [texts("a", "b"), texts("a", "b")], False)
+    told = all_equal({**found, "served": {"precision": "bf16", "differing": 1}})
+    assert told is not None
+    assert "the same texts in fp32" in told
+    assert "in bf16 1 of 2" in told
