@@ -123,6 +123,11 @@ def load_name(others: dict[str, Any]) -> str:
     return ", ".join(level_label(path, level) for path, level in others.items()) or ALONE
 
 
+def brief(words: str) -> str:
+    """A level's words where its factor is named beside them: "80 %", "256 tokens"."""
+    return words.removesuffix(" of saturation").removeprefix("answers of ").removeprefix("prompts of ")
+
+
 def middle(summaries: list[dict[str, Any]], field: str) -> float | None:
     """The middle value of `field` over the repeats (the lower of two middles), None when no repeat has it.
     A percentile of repeats is never averaged."""

@@ -20,7 +20,7 @@ def series(seconds: int) -> dict[str, Any]:
 def draw(seconds: int, **more: Any) -> Chart:
     memory = {"model:digits": np.full(seconds, 250.0), "server": np.full(seconds, 44.0)}
     events, columns = more.pop("events", []), more.pop("series", series(seconds))
-    asked = {"slo_s": 0.02, "window_s": None, "log": True, "view": "run", **more}
+    asked = {"limits": {"latency_s": 0.02}, "window_s": None, "log": True, "view": "run", **more}
     return recorder(columns, memory, events, **asked)
 
 
@@ -88,7 +88,7 @@ def test_seconds_that_are_still_being_written_are_left_out() -> None:
 
 
 def test_nothing_finished_yet_is_said() -> None:
-    chart = recorder({}, {}, [], slo_s=None, window_s=None, log=True, view="run")
+    chart = recorder({}, {}, [], limits={}, window_s=None, log=True, view="run")
     assert chart.figure["data"] == []
     assert "no request has finished yet" in chart.alt
 
@@ -110,5 +110,5 @@ def test_the_view_changes_only_with_its_settings() -> None:
 
 def test_models_come_first_when_there_is_more_memory_than_room() -> None:
     memory = {name: np.ones(3) for name in ("client", "host", "model:a", "model:b", "server", "worker")}
-    chart = recorder(series(3), memory, [], slo_s=None, window_s=None, log=True, view="run")
+    chart = recorder(series(3), memory, [], limits={}, window_s=None, log=True, view="run")
     assert [t["name"] for t in chart.figure["data"] if t["yaxis"] == "y5"] == ["model:a", "model:b", "client", "host"]

@@ -12,9 +12,9 @@ import numpy as np
 from lab.measure.words import format_metric, format_range, format_ratio, metric_label
 from lab.show import theme
 from lab.show.charts.figure import Chart, append, floats, log_axis, log_range, nothing_to_draw
-from lab.show.grid import Grid, middle, why_missing
+from lab.show.grid import Grid, brief, middle, why_missing
 
-UNITS = {"_tokens_per_s": ("tokens/s", 1.0), "_rps": ("req/s", 1.0), "_bytes": ("MiB", 2.0**-20), "_s": ("ms", 1e3)}
+UNITS = {"_tokens_per_s": ("tok/s", 1.0), "_rps": ("req/s", 1.0), "_bytes": ("MiB", 2.0**-20), "_s": ("ms", 1e3)}
 """How an axis counts a summary's field, by the end of its name; the first that fits."""
 CALLED = {
     "output_tokens": "answer length",
@@ -30,7 +30,7 @@ def by_load(grid: Grid, document: dict[str, Any], metric: str, path: str, load: 
     unit, scale = unit_of(metric)
     name = metric_label(metric)
     title = f"{name[0].upper()}{name[1:]} by {CALLED.get(path.rpartition('.')[2], 'load')}"
-    rows = [(words.removesuffix(" of saturation"), at) for words, at in grid.along(path, load)]
+    rows = [(brief(words), at) for words, at in grid.along(path, load)]
     rows = [(words, at) for words, at in rows if grid.at(grid.baseline, at)]
     table: dict[str, list[Any]] = {"load": [], "level": [], f"{name}, {unit}": [], "ratio": [], "low": [], "high": []}
     shown = (grid.baseline, *grid.others()[-3:])
@@ -68,7 +68,13 @@ def by_load(grid: Grid, document: dict[str, Any], metric: str, path: str, load: 
         margin={"l": 64, "r": 24, "t": 48, "b": 52},
         xaxis=theme.axis(f"{name}, {unit}", range=[0, 1.12 * largest]),
         yaxis=theme.axis(
-            "", type="category", range=[len(rows) - 0.5, -0.5], rangemode="normal", showline=False, ticks=""
+            "",
+            type="category",
+            range=[len(rows) - 0.5, -0.5],
+            rangemode="normal",
+            showline=False,
+            ticks="",
+            ticklabelstandoff=8,
         ),
     )
     return Chart(title, {"data": traces, "layout": layout}, "; ".join(takeaways) + ".", table, tuple(notes))
@@ -125,7 +131,7 @@ def effects(document: dict[str, Any], grid: Grid, metric: str, title: str) -> Ch
         xaxis=log_axis(
             f"ratio to {grid.baseline}, × (bars: 95 % interval)", log_range([*known, 1.0]), most_decades=2.5
         ),
-        yaxis=theme.axis("", type="category", showline=False, ticks=""),
+        yaxis=theme.axis("", type="category", showline=False, ticks="", ticklabelstandoff=8),
         shapes=[
             {
                 "type": "line",

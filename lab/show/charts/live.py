@@ -1,20 +1,22 @@
 """The flight recorder: one figure of panels that share a time axis and the numbered marks of each change.
 
-Throughput, latency, where the time goes, errors and memory stand under each other, so that a vertical line at the
-moment of a change crosses all of them. Every tick redraws from what is on disk, never from what was drawn before.
+Throughput, latency, where the time goes, errors and memory stand under each other, or for a language model its tokens,
+their times and its engine; so a vertical line at the moment of a change crosses all of them. Every tick redraws from
+what is on disk, never from what was drawn before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lab.measure.words import format_rate, format_seconds
+from lab.measure.words import format_count, format_metric, format_rate, format_seconds
 from lab.show import theme
-from lab.show.charts.figure import MAX_POINTS, Chart, floats, log_axis, log_range, nothing_to_draw
+from lab.show.charts.figure import MAX_POINTS, Chart, floats, log_axis, log_range, ms, nothing_to_draw
 
 Series = Mapping[str, npt.NDArray[np.float32]]
 
@@ -31,16 +33,17 @@ def recorder(
     memory_mib: Series,
     events: Sequence[tuple[float, int, str]],
     *,
-    slo_s: float | None,
+    limits: Mapping[str, float | None],
     window_s: int | None,
     log: bool,
     view: str,
     unfinished_s: int = 0,
 ) -> Chart:
     """`series` holds one value a second (lab.run.live); `memory_mib` the same by subject; `events` are (second,
-    number, label). The last `unfinished_s` seconds are left out: they are not over, or their records are still being
-    written, so they would show a fall that is none. `window_s` shows the last seconds only (None: all). `view` names
-    the run and the settings of the view: while it stays the same, the browser keeps the viewer's zoom."""
+    number, label); `limits` are those of the objective (latency_s, ttft_s, itl_s). The last `unfinished_s` seconds are
+    left out: they are not over, or their records are still being written, so they would show a fall that is none.
+    `window_s` shows the last seconds only (None: all). `view` names the run and the settings of the view: while it
+    stays the same, the browser keeps the viewer's zoom."""
     title = "Live"
     t = np.asarray(series.get("t_s", ()), dtype=np.float32)
     if len(t) == 0:
@@ -49,7 +52,10 @@ def recorder(
     newest = float(t[-1]) + 1
     oldest = max(0.0, newest - window_s) if window_s else 0.0
     shown = t >= oldest - 1
-    panels = _panels(series, memory_mib, log)
+    panels = [
+        *(_of_tokens if "ttft_p50_ms" in series else _of_requests)(series, limits, log),
+        *_shared(series, memory_mib),
+    ]
     height = TOP + BOTTOM + len(panels) * PANEL + (len(panels) - 1) * GAP
     traces: list[dict[str, Any]] = []
     layout = theme.layout(
@@ -63,12 +69,13 @@ def recorder(
     )
     plot = height - TOP - BOTTOM
     table: dict[str, list[Any]] = {"second": [int(v) for v in t[shown]]}
-    for index, (axis_title, lines, is_log) in enumerate(panels):
+    for index, panel in enumerate(panels):
+        is_log = panel.log
         suffix = "" if index == 0 else str(index + 1)
         top = 1 - index * (PANEL + GAP) / plot
         bottom = max(0.0, top - PANEL / plot)
         visible: list[npt.NDArray[np.float32]] = []
-        for name, unit, values, style in lines:
+        for name, unit, values, style in panel.lines:
             values = np.asarray(values, dtype=np.float32)[: len(t)][shown]
             visible.append(values)
             table[f"{name}, {unit}"] = [None if not np.isfinite(v) else float(v) for v in values]
@@ -90,9 +97,9 @@ def recorder(
             )
         place: dict[str, Any] = {"domain": [bottom, top], "nticks": 5}
         layout[f"yaxis{suffix}"] = (
-            log_axis(axis_title, log_range(np.concatenate(visible)), most_decades=2, **place)
+            log_axis(panel.title, log_range(np.concatenate(visible)), most_decades=2, **place)
             if is_log
-            else theme.axis(axis_title, **place)
+            else theme.axis(panel.title, **place)
         )
         layout[f"xaxis{suffix}"] = theme.axis(
             "seconds since the load began" if index == len(panels) - 1 else "",
@@ -103,7 +110,7 @@ def recorder(
             matches=None if index == 0 else "x",
         )
         layout[f"legend{suffix}"] = theme.legend(y=top + 4 / plot)
-        if is_log and slo_s is not None:
+        if panel.limit_ms is not None and (is_log or panel.limit_ms <= np.nanmax(np.concatenate(visible), initial=0)):
             layout["shapes"].append(
                 {
                     "type": "line",
@@ -111,8 +118,8 @@ def recorder(
                     "x0": 0,
                     "x1": 1,
                     "yref": f"y{suffix}",
-                    "y0": slo_s * 1e3,
-                    "y1": slo_s * 1e3,
+                    "y0": panel.limit_ms,
+                    "y1": panel.limit_ms,
                     "line": {"color": "@muted", "width": 1, "dash": "longdash"},
                 }
             )
@@ -143,18 +150,26 @@ def thin(
 Line = tuple[str, str, Any, theme.Style]
 
 
-def _panels(series: Series, memory_mib: Series, log: bool) -> list[tuple[str, list[Line], bool]]:
-    memory = sorted(memory_mib, key=lambda subject: (not subject.startswith(("model:", "gpu")), subject))[:MAX_MODELS]
+@dataclass(frozen=True)
+class Panel:
+    """`lines` are (name, unit, values, style); `limit_ms` is the objective's, where it has one on this."""
+
+    title: str
+    lines: list[Line]
+    log: bool = False
+    limit_ms: float | None = None
+
+
+def _of_requests(series: Series, limits: Mapping[str, float | None], log: bool) -> list[Panel]:
     return [
-        (
+        Panel(
             "requests/s",
             [
                 ("served", "req/s", series["throughput_rps"], BLUE),
                 ("offered", "req/s", series["offered_rps"], theme.BASELINE),  # dashed on top, so that both are seen
             ],
-            False,
         ),
-        (
+        Panel(
             "latency, ms",
             [
                 ("p50", "ms", series["latency_p50_ms"], BLUE),
@@ -162,19 +177,52 @@ def _panels(series: Series, memory_mib: Series, log: bool) -> list[tuple[str, li
                 ("p99", "ms", series["latency_p99_ms"], VERMILLION),
             ],
             log,
+            ms(limits.get("latency_s")),
         ),
-        (
+        Panel(
             "mean, ms",
             [("queue", "ms", series["queue_ms"], VERMILLION), ("compute", "ms", series["compute_ms"], BLUE)],
-            False,
-        ),
-        ("failed, %", [("failed", "%", 100 * np.asarray(series["error_fraction"]), VERMILLION)], False),
-        (
-            "memory, MiB",
-            [(name, "MiB", memory_mib[name], style) for name, style in zip(memory, theme.STYLES, strict=False)],
-            False,
         ),
     ]
+
+
+def _of_tokens(series: Series, limits: Mapping[str, float | None], log: bool) -> list[Panel]:
+    """What a language model's answers are made of. The engine counts its tokens as it writes them; where it does not
+    say, those of answers that have ended stand in."""
+    written = series.get("written_tokens_per_s")
+    known = written is not None and bool(np.isfinite(written).any())
+    return [
+        Panel("tok/s", [("written", "tok/s", written if known else series["output_tokens_per_s"], BLUE)]),
+        Panel(
+            "first token, ms",
+            [("p50 to the first token", "ms", series["ttft_p50_ms"], VERMILLION)],
+            log,
+            ms(limits.get("ttft_s")),
+        ),
+        Panel(
+            "between tokens, ms",
+            [("p50 between tokens", "ms", series["itl_p50_ms"], BLUE)],
+            log,
+            ms(limits.get("itl_s")),
+        ),
+        Panel(
+            "requests",
+            [
+                ("being answered", "requests", series["running"], BLUE),
+                ("waiting", "requests", series["waiting"], VERMILLION),
+            ],
+        ),
+        Panel("tokens in cache", [("held in the cache", "tokens", series["cache_tokens_used"], PURPLE)]),
+    ]
+
+
+def _shared(series: Series, memory_mib: Series) -> list[Panel]:
+    """Failures, once there are any, and memory."""
+    memory = sorted(memory_mib, key=lambda subject: (not subject.startswith(("model:", "gpu")), subject))[:MAX_MODELS]
+    failed = 100 * np.asarray(series["error_fraction"])
+    lines = [(name, "MiB", memory_mib[name], style) for name, style in zip(memory, theme.STYLES, strict=False)]
+    failures = [Panel("failed, %", [("failed", "%", failed, VERMILLION)])] if (failed > 0).any() else []
+    return [*failures, Panel("memory, MiB", lines)]
 
 
 def _mark(layout: dict[str, Any], events: Sequence[tuple[float, int, str]], oldest: float, newest: float) -> None:
@@ -215,12 +263,24 @@ def _mark(layout: dict[str, Any], events: Sequence[tuple[float, int, str]], olde
 
 def _takeaway(series: Series, seconds: int, events: Sequence[tuple[float, int, str]]) -> str:
     def newest(name: str) -> float | None:
-        values = np.asarray(series[name], dtype=float)[:seconds]
+        values = np.asarray(series.get(name, ()), dtype=float)[:seconds]
         values = values[np.isfinite(values)]
         return float(values[-1]) if values.size else None
 
+    latest = f"; latest mark: {events[-1][2]} at {events[-1][0]:.0f} s." if events else "."
+    if "ttft_p50_ms" in series:
+        return (
+            f"In the newest second {format_metric('output_tokens_per_s', newest('written_tokens_per_s'))} were written "
+            f"for {format_count(newest('running'))} requests at once, {format_count(newest('waiting'))} waited; in the "
+            f"middle the first token came after {_seconds(newest('ttft_p50_ms'))}, each further one after "
+            f"{_seconds(newest('itl_p50_ms'))}{latest}"
+        )
     p99_ms = newest("latency_p99_ms")
     text = f"In the newest second {format_rate(newest('throughput_rps'))} were served of "
     text += f"{format_rate(newest('offered_rps'))} offered; "
-    text += "p99 is withheld, too few successes" if p99_ms is None else f"p99 {format_seconds(p99_ms / 1e3)}"
-    return text + (f"; latest mark: {events[-1][2]} at {events[-1][0]:.0f} s." if events else ".")
+    text += "p99 is withheld, too few successes" if p99_ms is None else f"p99 {_seconds(p99_ms)}"
+    return text + latest
+
+
+def _seconds(milliseconds: float | None) -> str:
+    return format_seconds(None if milliseconds is None else milliseconds / 1e3)

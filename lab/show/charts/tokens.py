@@ -126,7 +126,7 @@ def answer_time(grid: Grid, load: str) -> Chart:
         legend=theme.legend(traceorder="normal"),
         margin={"l": 100, "r": 70, "t": 40, "b": 52},
         xaxis=theme.axis("mean time of an answer, s"),
-        yaxis=theme.axis("", type="category", autorange="reversed", showline=False, ticks=""),
+        yaxis=theme.axis("", type="category", autorange="reversed", showline=False, ticks="", ticklabelstandoff=8),
         annotations=[
             {
                 "x": whole / 1e3,

@@ -17,7 +17,7 @@ from lab.run.status import Status
 from lab.show import bets
 from lab.show.charts import levels
 from lab.show.charts.figure import Chart
-from lab.show.grid import Grid, forbidding, middle, why_missing
+from lab.show.grid import Grid, brief, forbidding, middle, why_missing
 from lab.show.ui import asking, chart, reads, runs
 from lab.show.ui.cards import Card, cards
 from lab.show.ui.topic import Seen, Topic
@@ -175,7 +175,7 @@ def _choose(topic: Topic, grid: Grid, decides: str, fit: tuple[str, ...] | None)
             required=True,
             key=f"{topic.prefix}_{key}",
             bind="query-params",
-            format_func=lambda word: word.removesuffix(" of saturation"),
+            format_func=brief,
         )
     load = grid.load_of(words)
     return level, load if load in grid.loads else decides

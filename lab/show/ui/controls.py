@@ -1,4 +1,4 @@
-"""Rate and batching of a load that runs, to be changed by hand.
+"""Rate and model settings of a load that runs, to be changed by hand.
 
 The widgets show what is in force, whichever browser or terminal changed it last; run.json only says how it began.
 """
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from lab.errors import LabError
 from lab.run import control
@@ -19,10 +20,13 @@ from lab.spec import Batching, parse
 
 DELAYS_MS = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
 MAX_BATCH_SIZE = 32
+SCHEDULERS = ("one", "static", "continuous")
+
+Place = DeltaGenerator
 
 
 def show(folder: RunFolder) -> None:
-    """Rate and batching, to be changed while the load runs; only for a run of one cell."""
+    """Rate and model settings, to be changed while the load runs; only for a run of one cell."""
     cells = folder.document["cells"]
     if len(cells) != 1:
         st.caption("An experiment compares its cells, so its settings stay as declared while it runs.")
@@ -31,47 +35,76 @@ def show(folder: RunFolder) -> None:
     now = _in_force(folder, reads.look(folder))
     _follow(run_id, now)
     with st.container(border=True):
-        load, on, delay = st.columns([3, 2, 4], vertical_alignment="bottom")
-        if now.load is None:
-            load.caption("Its arrivals are given one by one, so there is no rate to change.")
+        load, first, second = st.columns([3, 2, 4], vertical_alignment="bottom")
+        with load:
+            _load(run_id, now)
+        if now.model["family"] == "llm":
+            _engine(run_id, first, second)
         else:
-            users = now.field == "concurrency"
-            key = f"l_{now.field}_{run_id}"
-            load.number_input(
-                "Users in a closed loop" if users else "Rate, requests a second",
-                min_value=type(now.load)(1),
-                step=type(now.load)(1 if users else 10),
-                format="%d" if users else "%g",
-                key=key,
-                on_change=_send_load,
-                args=(run_id, now.field, key),
-                persist_state="session",
-                help="Applied at once; the moment is marked in the chart",
-            )
-        keys = (f"l_batching_{run_id}", f"l_delay_{run_id}")
-        batches = on.toggle(
-            "Dynamic batching",
-            key=keys[0],
-            on_change=_send_batching,
-            args=(run_id, keys, now.batching),
-            persist_state="session",
-            help="Reloads the model under load, in under two seconds",
-        )
-        if batches:
-            delay.select_slider(
-                "Longest queue delay, ms",
-                sorted({*DELAYS_MS, now.delay_ms}),
-                key=keys[1],
-                on_change=_send_batching,
-                args=(run_id, keys, now.batching),
-                persist_state="session",
-                format_func=lambda ms: f"{ms:g}",
-            )
+            _batching(run_id, now, first, second)
     if refused := st.session_state.pop(f"refused_{run_id}", None):
         st.error(refused, icon=":material/error:")
 
 
+def _load(run_id: str, now: InForce) -> None:
+    if now.load is None:
+        st.caption("Its arrivals are given one by one, so there is no rate to change.")
+        return
+    users = now.field == "concurrency"
+    key = f"l_{now.field}_{run_id}"
+    coarse = now.model["family"] != "llm"
+    st.number_input(
+        "Users in a closed loop" if users else "Rate, requests a second",
+        min_value=1 if users else 1.0 if coarse else 0.1,
+        step=1 if users else 10.0 if coarse else 0.5,
+        format="%d" if users else "%g",
+        key=key,
+        on_change=_send_load,
+        args=(run_id, now.field, key),
+        persist_state="session",
+        help="Applied at once; the moment is marked in the chart",
+    )
+
+
+def _batching(run_id: str, now: InForce, first: Place, second: Place) -> None:
+    """On or off, and the longest delay."""
+    keys = (f"l_batching_{run_id}", f"l_delay_{run_id}")
+    batches = first.toggle(
+        "Dynamic batching",
+        key=keys[0],
+        on_change=_send_batching,
+        args=(run_id, keys, now.batching),
+        persist_state="session",
+        help="Reloads the model under load, in under two seconds",
+    )
+    if batches:
+        second.select_slider(
+            "Longest queue delay, ms",
+            sorted({*DELAYS_MS, now.delay_ms}),
+            key=keys[1],
+            on_change=_send_batching,
+            args=(run_id, keys, now.batching),
+            persist_state="session",
+            format_func=lambda ms: f"{ms:g}",
+        )
+
+
+def _engine(run_id: str, first: Place, second: Place) -> None:
+    """A language model's cache and scheduler."""
+    for place, field in ((first, "kv_cache"), (second, "scheduler")):
+        key = f"l_{field}_{run_id}"
+        more: dict[str, Any] = {"key": key, "on_change": _send_field, "args": (run_id, field, key)}
+        if field == "kv_cache":
+            place.toggle("KV cache", help="Reloads the model under load", persist_state="session", **more)
+        else:
+            place.segmented_control("Scheduler", SCHEDULERS, required=True, persist_state="session", **more)
+
+
 def _send_load(run_id: str, field: str, key: str) -> None:
+    _send(run_id, {field: st.session_state[key]})
+
+
+def _send_field(run_id: str, field: str, key: str) -> None:
     _send(run_id, {field: st.session_state[key]})
 
 
@@ -95,7 +128,12 @@ class InForce:
 
     field: str
     load: float | int | None
-    batching: dict[str, Any] | None
+    model: dict[str, Any]
+
+    @property
+    def batching(self) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = self.model["batching"]
+        return found
 
     @property
     def delay_ms(self) -> float:
@@ -106,11 +144,11 @@ def _in_force(folder: RunFolder, view: LiveView) -> InForce:
     """As declared until the load begins, then as last changed, by whichever browser or terminal."""
     cell = folder.document["cells"][0]
     arrival = (view.workload or cell["workload"])["arrival"]
-    batching = (view.model or cell["model"])["batching"]
+    model = view.model or cell["model"]
     if arrival["kind"] == "closed":
-        return InForce("concurrency", int(arrival["concurrency"]), batching)
+        return InForce("concurrency", int(arrival["concurrency"]), model)
     rate_rps = arrival.get("rate_rps")
-    return InForce("rate_rps", None if rate_rps is None else float(rate_rps), batching)
+    return InForce("rate_rps", None if rate_rps is None else float(rate_rps), model)
 
 
 def _follow(run_id: str, now: InForce) -> None:
@@ -120,6 +158,8 @@ def _follow(run_id: str, now: InForce) -> None:
     if state.get(f"in_force_{run_id}") != now:
         state[f"in_force_{run_id}"] = now
         state[f"l_batching_{run_id}"] = now.batching is not None
+        for field in ("kv_cache", "scheduler"):
+            state[f"l_{field}_{run_id}"] = now.model.get(field)
         if now.batching is not None:
             state[f"l_delay_{run_id}"] = now.delay_ms
         if now.load is not None:

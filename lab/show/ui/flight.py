@@ -12,7 +12,7 @@ import streamlit as st
 
 from lab.errors import LabError
 from lab.measure.summary import Summary
-from lab.measure.words import format_fraction, format_rate, format_seconds, level_label
+from lab.measure.words import format_fraction, format_metric, format_rate, format_seconds, level_label
 from lab.run import launch
 from lab.run.folder import RunFolder
 from lab.run.live import RECENT_S, LiveView
@@ -31,14 +31,26 @@ def start_form() -> None:
     """What to load and how hard; starts only on the button."""
     st.info("No run is active. Start a load here, and change it while it runs.", icon=":material/info:")
     with st.container(border=True):
-        model, rate, batching, go = st.columns([2, 2, 2, 2], vertical_alignment="bottom")
+        model, rate, setting, go = st.columns([2, 2, 2, 2], vertical_alignment="bottom")
         name = model.selectbox("Model", [f for f in FAMILIES if f != "null"], key="l_model", bind="query-params")
+        writes = name == "llm"  # an answer takes seconds, and a rate for one model is no rate for the other
         rate_rps = rate.number_input(
-            "Rate, requests a second", 1.0, 100_000.0, 200.0, 50.0, "%g", key="l_rate", bind="query-params"
+            "Rate, requests a second",
+            0.1 if writes else 1.0,
+            100_000.0,
+            1.0 if writes else 200.0,
+            0.5 if writes else 50.0,
+            "%g",
+            key="l_llm_rate" if writes else "l_rate",
+            bind="query-params",
         )
-        on = batching.toggle("Dynamic batching", key="l_on", bind="query-params")
+        if writes:
+            spec = ModelSpec(name=name, kv_cache=setting.toggle("KV cache", True, key="l_cache", bind="query-params"))
+        else:
+            on = setting.toggle("Dynamic batching", key="l_on", bind="query-params")
+            batching = Batching(max_batch_size=controls.MAX_BATCH_SIZE) if on else None
+            spec = ModelSpec(name=name, batching=batching)
         if go.button("Start the load", type="primary", icon=":material/play_arrow:", key="start_live", width="stretch"):
-            spec = ModelSpec(name=name, batching=Batching(max_batch_size=controls.MAX_BATCH_SIZE) if on else None)
             runs.start_live(spec, rate_rps)
 
 
@@ -104,7 +116,7 @@ def panel(folder: RunFolder, window_s: int | None, log: bool, paused: bool) -> N
             view.series,
             view.memory_mib,
             view.events,
-            slo_s=declared["slo"]["latency_s"],
+            limits=declared["slo"],
             window_s=window_s,
             log=log,
             view=f"{folder.run_id} {window_s} {log}",
@@ -142,8 +154,9 @@ def _progress(view: LiveView, *, one_cell: bool) -> None:
     if not one_cell and status.phase != status.state:
         words.append(status.phase)
     if view.model is not None and view.workload is not None:
-        batching = level_label("model.batching", view.model["batching"])
-        words.append(f"{view.model['name']}, {batching}, {_load_words(view.workload['arrival'])}")
+        fields = ("kv_cache", "scheduler") if view.model["family"] == "llm" else ("batching",)
+        settings = [level_label(f"model.{field}", view.model[field]) for field in fields]
+        words.append(", ".join([view.model["name"], *settings, _load_words(view.workload["arrival"])]))
     if status.message:
         words.append(status.message)
     if one_cell:
@@ -168,20 +181,34 @@ def _covers(summary: Summary, *, live: bool) -> str:
 
 def _moment(summary: Summary) -> list[Card]:
     """Four figures: of the newest minute of the block in progress, or of the whole block once it is over."""
-    notes = summary.notes
-    offered = format_rate(summary.offered_rps)
+    served, offered = format_rate(summary.throughput_rps), format_rate(summary.offered_rps)
+    if summary.ttft_mean_s is not None or summary.engine_running_mean is not None:
+        return _tokens(summary, f"{served} of {offered} offered")
     batch = "n/a" if summary.batch_mean is None else f"{summary.batch_mean:.1f}"
+    failed = format_fraction(summary.error_fraction)
     return [
-        Card("Served", format_rate(summary.throughput_rps), f"of {offered} offered", notes.get("throughput_rps")),
-        Card(
-            "p99 latency",
-            format_seconds(summary.latency_p99_s),
-            f"p50 {format_seconds(summary.latency_p50_s)}",
-            notes.get("latency_p99_s"),
-        ),
-        Card("Mean batch", batch, f"{format_seconds(summary.queue_mean_s)} in queue", notes.get("batch_mean")),
-        Card("Failed", format_fraction(summary.error_fraction), "of what finished", notes.get("error_fraction")),
+        _card(summary, "Served", "throughput_rps", f"of {offered} offered"),
+        _card(summary, "p99 latency", "latency_p99_s", f"p50 {format_seconds(summary.latency_p50_s)}"),
+        _card(summary, "Mean batch", "batch_mean", f"{format_seconds(summary.queue_mean_s)} in queue", batch),
+        _card(summary, "Failed", "error_fraction", "of what finished", failed),
     ]
+
+
+def _tokens(summary: Summary, served: str) -> list[Card]:
+    running = "n/a" if summary.engine_running_mean is None else f"{summary.engine_running_mean:.1f}"
+    waiting = "n/a" if summary.engine_waiting_mean is None else f"{summary.engine_waiting_mean:.1f}"
+    p99, itl_p99 = format_seconds(summary.ttft_p99_s), format_seconds(summary.itl_p99_s)
+    return [
+        _card(summary, "Tokens a second", "output_tokens_per_s", served),
+        _card(summary, "To the first token, p50", "ttft_p50_s", f"p99 {p99}"),
+        _card(summary, "Between tokens, p50", "itl_p50_s", f"p99 {itl_p99}"),
+        _card(summary, "Answered at once", "engine_running_mean", f"{waiting} waiting", running),
+    ]
+
+
+def _card(summary: Summary, label: str, field: str, beside: str, value: str | None = None) -> Card:
+    value = format_metric(field, getattr(summary, field)) if value is None else value
+    return Card(label, value, beside, summary.notes.get(field))
 
 
 def _what(folder: RunFolder) -> str:

@@ -1,0 +1,170 @@
+"""The parts of "Try it": the prompt and its settings, the answer as it comes, and the figures that tools make of it."""
+
+from __future__ import annotations
+
+import html
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+import streamlit as st
+
+from lab.errors import LabError
+from lab.measure.definitions import FIGURES, WHY, rescore
+from lab.measure.words import format_metric, level_label
+from lab.run import conversation
+from lab.run.conversation import Piece
+from lab.show.answer import Answer
+from lab.show.charts.answer import MOST_ROWS, timeline
+from lab.show.ui import chart
+from lab.show.ui.cards import Card, cards
+from lab.spec import ModelSpec
+
+REDRAW_S = 0.05
+PROMPT = "Why is the sky blue? Answer in three sentences."
+LABELS = {
+    "ttft_mean_s": "To the first token",
+    "itl_mean_s": "Between tokens, mean",
+    "itl_p50_s": "Between tokens, median",
+    "tokens_per_s": "Tokens a second",
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the form asks for."""
+
+    prompt: str
+    model: ModelSpec
+    max_tokens: int
+    temperature: float
+
+    @property
+    def label(self) -> str:
+        chunk = self.model.stream_interval
+        words = level_label("model.kv_cache", self.model.kv_cache)
+        return words if chunk == 1 else f"{words}, {chunk} in a chunk"
+
+
+def ask() -> Asked | None:
+    """The form; what was asked for when its button was pressed just now, else None."""
+    prompt = st.text_area("Prompt", PROMPT, key="t_prompt", height=110, max_chars=4000)
+    left, right = st.columns(2, gap="medium", vertical_alignment="bottom")
+    kv_cache = left.toggle(
+        "KV cache", value=True, key="t_cache", bind="query-params", help="Reloads the model when it changes"
+    )
+    scheduler = right.selectbox(
+        "Scheduler",
+        ["one", "static", "continuous"],
+        index=2,
+        key="t_scheduler",
+        bind="query-params",
+        help="Matters once others ask too",
+    )
+    left, right = st.columns(2, gap="medium")
+    max_tokens = left.select_slider(
+        "Longest answer, tokens", [16, 32, 64, 128, 256], value=64, key="t_tokens", bind="query-params"
+    )
+    chunk = right.select_slider("Tokens in a chunk", [1, 2, 4, 8], key="t_chunk", bind="query-params")
+    temperature = st.slider(
+        "Temperature", 0.0, 1.5, 0.0, 0.1, "%.1f", key="t_heat", bind="query-params", help="0: always the likeliest"
+    )
+    model = ModelSpec(name="llm", kv_cache=kv_cache, scheduler=scheduler, stream_interval=chunk)
+    reason = conversation.why_not(model)
+    if reason is not None:
+        st.caption(f":material/info: {reason}")
+    pressed = st.button(
+        "Write",
+        type="primary",
+        icon=":material/edit:",
+        key="write",
+        disabled=reason is not None or not prompt.strip(),
+        width="stretch",
+    )
+    return Asked(prompt, model, max_tokens, temperature) if pressed else None
+
+
+def write(asked: Asked) -> None:
+    """The answer, visible as it comes; kept among the session's last when it ends, however it ends."""
+    button, slot = st.empty(), st.empty()
+    pieces: list[Piece] = []
+    sent_ns = 0
+    try:
+        with st.spinner("The model gets ready"):
+            grpc_url = conversation.prepare(asked.model)
+        button.button("Stop", icon=":material/stop:", key="stop_writing")  # a click ends this run of the script
+        sent_ns = time.perf_counter_ns()
+        for text in _growing(asked, grpc_url, pieces):
+            slot.html(_answer_box(text, going=True))
+    except LabError as error:
+        st.error(str(error), icon=":material/error:")
+    finally:
+        if pieces:
+            kept = st.session_state.get("tried", [])
+            st.session_state["tried"] = [Answer(asked.label, sent_ns, tuple(pieces)), *kept][:MOST_ROWS]
+    button.empty()
+    slot.empty()
+
+
+def _growing(asked: Asked, grpc_url: str, pieces: list[Piece]) -> Iterator[str]:
+    """The text so far, at most every REDRAW_S; each piece is added to `pieces`."""
+    text, drawn_s = "", 0.0
+    yield text
+    for piece in conversation.say(
+        asked.prompt,
+        grpc_url=grpc_url,
+        model=asked.model.name,
+        max_tokens=asked.max_tokens,
+        temperature=asked.temperature,
+    ):
+        pieces.append(piece)
+        text += piece.text
+        if time.monotonic() - drawn_s >= REDRAW_S:
+            yield text
+            drawn_s = time.monotonic()
+
+
+def last_answer() -> Answer | None:
+    tried: list[Answer] = st.session_state.get("tried", [])
+    return tried[0] if tried else None
+
+
+def read(answer: Answer) -> None:
+    """The finished answer's text and how it ended."""
+    st.html(_answer_box(answer.text, going=False))
+    ended = {"stop": "It ended by itself", "length": "It reached the longest allowed"}
+    why = ended.get(answer.finish_reason or "", "It was stopped")
+    prompt = "" if answer.prompt_tokens is None else f" after a prompt of {answer.prompt_tokens}"
+    st.caption(f"{why}: {answer.tokens} tokens{prompt}, {answer.label}.")
+
+
+def figures(answer: Answer) -> None:
+    """The same answer as each tool would score it."""
+    if not answer.chunks:
+        return
+    drawn = timeline(st.session_state["tried"])
+    st.markdown(f"#### {drawn.alt}")
+    tool = st.segmented_control(
+        "As scored by", list(WHY), default="lab", required=True, key="t_tool", bind="query-params"
+    )
+    requests, window = answer.records()
+    scores = {name: rescore(requests, window, name) for name in WHY}
+    score = scores[tool or "lab"]
+    cards(
+        [
+            Card(label, format_metric(field, score[field]), why=f"{tool} prints no such figure")
+            for field, label in LABELS.items()
+        ]
+    )
+    st.caption(WHY[tool or "lab"])
+    chart.show(drawn, key="timeline")
+    table = st.expander("All six tools on this answer", key="t_all", on_change="rerun", icon=":material/table:")
+    if table.open:
+        rows = {name: [format_metric(f, found[f]) for f in FIGURES] for name, found in scores.items()}
+        table.dataframe(pd.DataFrame(rows, index=list(FIGURES)).T, alt="Every figure of this answer by each tool")
+
+
+def _answer_box(text: str, *, going: bool) -> str:
+    caret = "<span class='lab-caret'></span>" if going else ""
+    return f"<div class='lab-answer'>{html.escape(text)}{caret}</div>"
