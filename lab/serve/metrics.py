@@ -59,6 +59,25 @@ failures also prometheus:<family>:<reason>."""
 GPU_FAMILIES = ("nv_gpu_utilization", "nv_gpu_memory_used_bytes", "nv_gpu_memory_total_bytes", "nv_gpu_power_usage")
 """Of Prometheus, one row a GPU under the model name gpu:<uuid>; without any, one row without value under "gpu"."""
 
+ENGINE_FAMILIES = (
+    "lab_engine_running",
+    "lab_engine_waiting",
+    "lab_engine_cache_tokens_used",
+    "lab_engine_cache_tokens_total",
+    "lab_engine_weight_bytes",
+    "lab_engine_cache_bytes",
+    "lab_engine_steps",
+    "lab_engine_decode_seconds",
+    "lab_engine_prefill_seconds",
+    "lab_engine_prefill_tokens",
+    "lab_engine_output_tokens",
+    "lab_engine_preemptions",
+    "lab_engine_cancelled",
+)
+"""Of Prometheus too, told by a language model's engine (lab/serve/models/engine_metrics.py) up to half a second late.
+Fields are engine_running, …, summed over instances; rows only for a model that has an engine. Unlike Triton's own they
+begin at 0 with every load, as the statistics endpoint's do: a counter that falls was reloaded."""
+
 METRICS_LIMIT_S = 2.0
 
 
@@ -181,12 +200,33 @@ def _prometheus(url: str | None, models: Sequence[str]) -> Iterator[Row]:
             for sample in found:
                 if reason := sample.labels.get("reason"):
                     yield t_ns, model, f"prometheus:{family}:{reason}", sample.value, None
+        yield from ((t_ns, model, field, value, reason) for field, value, reason in _engine(own))
     for family in GPU_FAMILIES:
         gpus = [sample for sample in samples if sample.family == family]
         if not gpus:
             yield t_ns, "gpu", f"prometheus:{family}", None, why or "Triton reports no GPU"
         for sample in gpus:
             yield t_ns, f"gpu:{sample.labels.get('gpu_uuid', '')}", f"prometheus:{family}", sample.value, None
+
+
+def _engine(own: Sequence[Sample]) -> Iterator[tuple[str, float | None, str | None]]:
+    """field, value, reason. At a reload the engine before lives until its last answers are sent: the newer one counts.
+    Without a KV cache an engine has no cache figures."""
+    told = [sample for sample in own if sample.family in ENGINE_FAMILIES]
+    newest: dict[str, int] = {}
+    for sample in told:
+        instance, loaded = _origin(sample)
+        newest[instance] = max(loaded, newest.get(instance, 0))
+    told = [sample for sample in told if newest.items() >= {_origin(sample)}]
+    for family in ENGINE_FAMILIES if told else ():
+        values = [sample.value for sample in told if sample.family == family]
+        name = family.removeprefix("lab_engine_")
+        yield f"engine_{name}", sum(values) if values else None, None if values else f"the engine tells no {name}"
+
+
+def _origin(sample: Sample) -> tuple[str, int]:
+    """The instance of the model, and when its engine was made."""
+    return sample.labels.get("instance", ""), int(sample.labels.get("loaded", 0))
 
 
 def _read(url: str | None) -> tuple[str, str | None]:

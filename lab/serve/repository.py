@@ -82,6 +82,13 @@ def check(spec: ModelSpec) -> None:
                 f"{spec.name}: max_queue_delay_us {batching.max_queue_delay_us} with max_batch_size 1 waits for "
                 "company that cannot join; allowed: max_batch_size from 2, or max_queue_delay_us 0"
             )
+    if spec.family == "llm" and spec.max_tokens_in_cache is not None:
+        least, most = spec.max_request_tokens, spec.max_batch_size * spec.max_request_tokens
+        if not least <= spec.max_tokens_in_cache <= most:
+            raise InputError(
+                f"{spec.name}: max_tokens_in_cache {spec.max_tokens_in_cache} with max_request_tokens {least} and "
+                f"max_batch_size {spec.max_batch_size}; allowed: {least} (one request) to {most} (all of them), or null"
+            )
     if spec.family not in weights.FAMILIES:
         if spec.precision != "fp32":
             raise InputError(

@@ -58,3 +58,11 @@ def test_without_a_driver_there_are_no_gpus(monkeypatch):
 
     monkeypatch.setattr(installation.pynvml, "nvmlInit", no_driver)
     assert installation.gpus() == 0
+
+
+@pytest.mark.triton  # the environment is put together from what was fetched
+def test_large_pages_are_asked_for_unless_the_user_tunes_the_allocator(monkeypatch, triton_installed):
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    assert installation.environment()["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=2")
+    assert installation.environment()["GLIBC_TUNABLES"] == "glibc.malloc.arena_max=2"

@@ -144,3 +144,27 @@ def test_a_model_that_is_not_loaded_costs_only_itself():
 
 def test_no_models_is_an_empty_question():
     assert {row["model"] for row in scrape(server(None), []).to_pylist()} == {"gpu"}
+
+
+ENGINES = """
+lab_engine_steps{model="digits",version="1",instance="a",loaded="100"} 900
+lab_engine_steps{model="digits",version="1",instance="a",loaded="2000"} 3
+lab_engine_steps{model="digits",version="1",instance="b",loaded="2001"} 4
+lab_engine_steps{model="other",version="1",instance="c",loaded="2002"} 5000
+lab_engine_cache_tokens_used{model="digits",version="1",instance="a",loaded="100"} 70
+lab_engine_running{model="digits",version="1",instance="a",loaded="2000"} 0
+"""
+
+
+def test_an_engines_counters_are_the_newest_loads_summed_over_instances(metrics_page):
+    """An engine before a reload lives on while its last answers are under way; its cache is not the newer one's."""
+    metrics_page(200, ENGINES)
+    rows = rows_of(scrape(server(metrics_page.url), ["digits"]))
+    assert rows["digits", "engine_steps"] == (3.0 + 4.0, None)
+    assert rows["digits", "engine_running"] == (0.0, None)
+    assert rows["digits", "engine_cache_tokens_used"] == (None, "the engine tells no cache_tokens_used")
+
+
+def test_a_model_without_an_engine_has_no_rows_of_one(metrics_page):
+    metrics_page(200, TEXT)
+    assert not [field for _, field in rows_of(scrape(server(metrics_page.url), ["digits"])) if "engine" in field]

@@ -152,6 +152,14 @@ def unchecked(**fields) -> ModelSpec:
         ),
         (ModelSpec(name="sleeper", precision="bf16"), ["bf16", "sleeper"]),
         (ModelSpec(name="null", device="gpu"), ["gpu", "null"]),
+        (
+            ModelSpec(name="llm", max_tokens_in_cache=1000),
+            ["max_tokens_in_cache 1000", "max_request_tokens 1024"],
+        ),
+        (
+            ModelSpec(name="llm", max_tokens_in_cache=2049, max_batch_size=2),
+            ["max_tokens_in_cache 2049", "max_batch_size 2", "2048"],
+        ),
     ],
 )
 def test_a_contradiction_is_refused_with_both_values_named(spec, values, tmp_path):
@@ -171,6 +179,21 @@ def test_a_model_folder_is_complete(tmp_path):
     assert files == ["quick", "quick/1", "quick/1/model.py", "quick/config.pbtxt"]
     assert read((folder / "config.pbtxt").read_text()).name == "quick"
     assert "class TritonPythonModel" in (folder / "1" / "model.py").read_text()
+
+
+def test_a_model_of_several_modules_has_them_beside_it_with_their_times(tmp_path, monkeypatch):
+    """Python, and numba, compile a module anew whose time has changed: at each toggle, if copies had their own."""
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "llm.py").write_text("from .engine import Engine\nimport json\n")
+    (code / "engine.py").write_text("def load():\n    from .kernels import run\n")
+    (code / "kernels.py").write_text("import numpy\n")
+    (code / "stranger.py").write_text("")
+    os.utime(code / "kernels.py", (1_000_000_000, 1_000_000_000))
+    monkeypatch.setattr(repository, "MODELS", code)
+    version = repository.write_model(ModelSpec(name="llm"), tmp_path / "repository") / "1"
+    assert {path.name for path in version.glob("*.py")} == {"model.py", "engine.py", "kernels.py"}
+    assert (version / "kernels.py").stat().st_mtime == 1_000_000_000
 
 
 def test_weights_are_linked_by_seed_and_the_link_goes_with_them(tmp_path):

@@ -30,12 +30,16 @@ TURN_S, TURN_REQUESTS = 0.05, 4
 """Of the requests that got no token lately so many are asked about each time."""
 
 
+NOTHING = Question(prompt="", parameters={})
+"""What a request asks that could not be understood."""
+
+
 @dataclass(eq=False)
 class Answer:
     """One request's answer on its way. `text` and `tokens` are what the next chunk will hold."""
 
-    question: Question
     sender: Any  # pb_utils.InferenceResponseSender
+    question: Question = NOTHING
     id: str = ""  # the engine's, once it has taken the request
     text: str = ""
     tokens: int = 0
@@ -59,7 +63,7 @@ class Answers:
 
     def refuse(self, sender: Any, why: str) -> None:
         """The request ends with an error, unserved."""
-        self._queue.put((Answer(None, sender), why))
+        self._queue.put((Answer(sender), why))
 
     def receive(self, answer: Answer, output: Output) -> None:
         """What a step gave the request."""

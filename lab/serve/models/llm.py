@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from .answers import Answer, Answers
 from .decoder import Decoder
 from .engine import Engine, Options
+from .engine_metrics import EngineMetrics, values
 from .engine_thread import EngineThread
 from .question import Question
 
@@ -32,24 +33,27 @@ class TritonPythonModel:
         device = f"cuda:{args['model_instance_device_id']}" if args["model_instance_kind"] == "GPU" else "cpu"
         weights = Path(__file__).parent / "weights"
         options = Options(
-            scheduler=given["scheduler"],  # type: ignore[arg-type]
+            scheduler=given["scheduler"],
             kv_cache=json.loads(given["kv_cache"]),
             max_batch_size=json.loads(given["max_batch_size"]),
             max_request_tokens=json.loads(given["max_request_tokens"]),
             max_tokens_in_cache=json.loads(given["max_tokens_in_cache"]),
         )
-        engine = Engine(
-            Decoder.load(weights, dtype, device), Tokenizer.from_file(str(weights / "tokenizer.json")), options
-        )
+        decoder = Decoder.load(weights, dtype, device)
+        engine = Engine(decoder, Tokenizer.from_file(str(weights / "tokenizer.json")), options)
+        cache_bytes = engine.cache.bytes if engine.cache else None
         self.engine = EngineThread(engine)
         self.answers = Answers(int(given["stream_interval"]), self.engine.cancel)
+        self.metrics = EngineMetrics(
+            args, lambda: values(self.engine.counters(), weight_bytes=decoder.weight_bytes, cache_bytes=cache_bytes)
+        )
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
             sender = request.get_response_sender()
             try:
                 question = Question.read(request)
-                answer = Answer(question, sender)
+                answer = Answer(sender, question)
                 answer.id = self.engine.submit(
                     question.prompt, question.parameters, partial(self.answers.receive, answer)
                 )
@@ -58,5 +62,6 @@ class TritonPythonModel:
                 self.answers.refuse(sender, str(error))
 
     def finalize(self) -> None:
+        self.metrics.close()
         self.engine.close()
         self.answers.close()
