@@ -10,6 +10,7 @@ import pytest
 from lab.run import results, runner
 from lab.run.catalogue import single
 from lab.run.folder import new_run_id
+from lab.serve import repository
 from lab.watch.host import model_processes
 
 pytestmark = pytest.mark.triton
@@ -80,6 +81,40 @@ def test_http_and_grpc_measure_the_same_server_alike(triton_server):
     for found in (by_grpc, by_http):
         assert found["ok"] == found["planned"]
         assert 0.030 <= found["service_p50_s"] < 0.045
+
+
+SLOW_AT_FIRST = """
+
+class TritonPythonModel(TritonPythonModel):
+    warm = False
+
+    def execute(self, requests):
+        if not self.warm:
+            import time
+            self.warm = True
+            time.sleep(0.3)
+        return super().execute(requests)
+"""
+
+
+def test_the_first_call_is_in_the_warm_up_and_in_no_figure(triton_server, tmp_path, monkeypatch):
+    """P16: 300 ms of lazy work in the first `execute`. Each level of batching has its own: that the model was warm in
+    batches of one does not count for batches of two, since it is loaded anew between the blocks."""
+    (tmp_path / "null.py").write_text((repository.MODELS / "null.py").read_text() + SLOW_AT_FIRST)
+    monkeypatch.setattr(repository, "MODELS", tmp_path)
+    workload = {"arrival": {"kind": "closed", "concurrency": 2}, "duration_s": 2, "warmup_s": 1}
+    levels = 'factors={"model.batching": [{"max_batch_size": 1}, {"max_batch_size": 2}]}'
+    experiment = single({"name": "null"}, workload, [levels])
+    folder = runner.create(experiment, new_run_id("load"), quick=False, settings=[], url=None)
+    runner.run(experiment, folder, stop=runner.Stop(), report=lambda line: None)
+    blocks = results.block_results(folder, experiment)
+    assert len(blocks) == 2
+    for block in blocks:
+        service_s = (block.requests.done_ns - block.requests.sent_ns) / 1e9
+        assert max(service_s[block.requests.done_ns < block.window.measured_from_ns]) >= 0.3
+        assert block.summary.latency_n > 100
+        assert block.summary.latency_max_s < 0.3
+    triton_server.unload("null")  # the next test shall have the lab's own
 
 
 def test_a_model_whose_process_dies_is_named_and_its_timeouts_are_failures(triton_server):
