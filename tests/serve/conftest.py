@@ -44,6 +44,11 @@ def save_llama(folder: Path, **changes: Any) -> Any:
     return model
 
 
+def relative_rms(a: Any, b: Any) -> float:
+    """Root mean square of the difference of two tensors, as a fraction of b's own."""
+    return float((a.float() - b.float()).norm() / b.float().norm())
+
+
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -76,6 +81,14 @@ def tiny(tiny_folder: Path) -> Any:
 
     torch.set_num_threads(1)  # so small a model only waits for a second one
     return Decoder.load(tiny_folder, torch.float32)
+
+
+@pytest.fixture(scope="session")
+def compiled(tiny_folder: Path) -> Any:
+    """The lab's compiled decoder of the same folder, bf16, by two threads."""
+    from lab.serve.models.compiled_decoder import CompiledDecoder
+
+    return CompiledDecoder.load(tiny_folder, threads=2)
 
 
 @pytest.fixture(scope="session")

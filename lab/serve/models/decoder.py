@@ -7,6 +7,9 @@ one token of every sequence, limited by reading the weights) is only how attenti
 Sequences of unlike length need no padding: all tokens lie in one flat row, and each knows its position and its slot.
 The cache belongs to the caller; without one a prefill over the whole prefix computes the same (kv_cache off).
 
+This is the decoder to read, the truth for compiled_decoder.py and what serves on a GPU and in fp32; on a CPU in bf16
+that one is three times as fast, see `load`.
+
 Knows nothing of requests, sampling or text: see engine.py. Imports nothing else of lab, because it runs in Triton.
 """
 
@@ -15,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import safe_open
@@ -24,12 +27,11 @@ from torch.nn.functional import embedding, layer_norm, linear, scaled_dot_produc
 
 from .llama_config import LlamaConfig
 
+if TYPE_CHECKING:
+    from .compiled_decoder import CompiledDecoder
+
 Attend = Callable[[int, Tensor], Tensor]
 """(layer, qkv [n, heads + 2 kv_heads, head_dim], rotated) → attention's answer [n, heads × head_dim]."""
-
-WINDOW = 64
-"""A decode step looks back over a multiple of so many places, the later ones masked: then bf16 sums come out the same
-to the last bit whether a sequence is alone or beside longer ones."""
 
 
 @dataclass(frozen=True)
@@ -46,23 +48,13 @@ class Span:
 
 
 class Linear:
-    """A weight [out, in] applied to rows: x [n, in] → [n, out].
-
-    In bf16 on a CPU the weight is laid out once in the blocks that oneDNN multiplies by, instead of at every call: a
-    step of SmolLM2 takes 22 ms of one core so, and 34 ms with the rows as they come (8 sequences: 24 and 41 ms). In
-    fp32, the precision that answers are checked in, oneDNN's sums are half as exact as the usual ones.
-    """
+    """A weight [out, in] applied to rows: x [n, in] → [n, out]."""
 
     def __init__(self, weight: Tensor) -> None:
         self.bytes = weight.numel() * weight.element_size()
-        blockable = weight.device.type == "cpu" and weight.dtype == torch.bfloat16
-        self._blocked = blockable and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight) if self._blocked else weight
+        self._weight = weight
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self._blocked:
-            y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, None, "none", [], "")
-            return y
         return linear(x, self._weight)
 
 
@@ -155,24 +147,18 @@ class Decoder:
     @classmethod
     def load(cls, folder: Path, dtype: torch.dtype, device: str = "cpu") -> Decoder:
         """From a Hugging Face folder. ValueError when its architecture is another one or a tensor is missing."""
-        files: list[Any] = [safe_open(path, framework="pt", device=device) for path in folder.glob("*.safetensors")]
-        where = {name: file for file in files for name in file.keys()}  # noqa: SIM118  a file is no dict
-
-        def read(name: str) -> Tensor:
-            if name not in where:
-                raise ValueError(f"{folder}: no tensor {name} in its *.safetensors")
-            tensor: Tensor = where[name].get_tensor(name)
-            return tensor
-
-        return cls(LlamaConfig.read(folder), read, dtype, device)
+        return cls(LlamaConfig.read(folder), reader(folder, device), dtype, device)
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of weights that one decode step reads. The embedding, of which it reads a row a token, comes on top in
-        memory: also when it is tied, because the head's copy is blocked."""
+        """Bytes of weights that one decode step reads: all but an embedding of its own, of which it reads a row a
+        token."""
         parts: list[Linear | RMSNorm] = [self.head, self.norm]
         parts += [part for layer in self.layers for part in vars(layer).values()]
         return sum(part.bytes for part in parts)
+
+    def cache(self, slots: int, tokens: int) -> KVCache:
+        return KVCache(self.config, slots, tokens, self.dtype, self.device)
 
     @torch.inference_mode()
     def prefill(self, spans: Sequence[Span], cache: KVCache | None) -> Tensor:
@@ -214,7 +200,7 @@ class Decoder:
         slot holds; its keys and values are stored there. Logits [n, vocabulary]."""
         config, rows = self.config, len(tokens)
         at = self._indices(positions)
-        length = min(cache.tokens, -(-(max(positions) + 1) // WINDOW) * WINDOW)
+        length = max(positions) + 1
         # The cache of a layer as one long list of heads' tokens; places [rows × 2 kv_heads] are this step's in it.
         stores = cache.kv.flatten(1, 3).unbind()
         places = (torch.arange(rows * 2 * config.kv_heads, device=self.device) * cache.tokens).view(rows, -1)
@@ -261,6 +247,33 @@ class Decoder:
             <= torch.arange(span.start, span.end, device=self.device)[:, None]
         )
         return seen.repeat(group, 1)
+
+
+def load(folder: Path, dtype: torch.dtype, device: str = "cpu", threads: int = 1) -> Decoder | CompiledDecoder:
+    """The decoder that is fastest in this precision on this device; `threads` of its own on a CPU.
+
+    ValueError when the folder's architecture is another one or a tensor is missing."""
+    if device == "cpu" and dtype == torch.bfloat16:
+        from .compiled_decoder import CompiledDecoder  # brings a compiler, which a GPU needs none of
+
+        return CompiledDecoder.load(folder, threads)
+    if device == "cpu":
+        torch.set_num_threads(threads)
+    return Decoder.load(folder, dtype, device)
+
+
+def reader(folder: Path, device: str = "cpu") -> Callable[[str], Tensor]:
+    """Gives a tensor of the folder's *.safetensors by name; ValueError when there is none of that name."""
+    files: list[Any] = [safe_open(path, framework="pt", device=device) for path in folder.glob("*.safetensors")]
+    where = {name: file for file in files for name in file.keys()}  # noqa: SIM118  a file is no dict
+
+    def read(name: str) -> Tensor:
+        if name not in where:
+            raise ValueError(f"{folder}: no tensor {name} in its *.safetensors")
+        tensor: Tensor = where[name].get_tensor(name)
+        return tensor
+
+    return read
 
 
 def _rotations(config: LlamaConfig, dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor]:

@@ -20,16 +20,19 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from .decoder import Decoder, KVCache, Span
+from .decoder import Decoder, Span
 from .request import Counters, Output, Request
 from .sampling import Sampling, pick
 from .text_stream import TextStream
+
+if TYPE_CHECKING:
+    from .compiled_decoder import CompiledDecoder
 
 Scheduler = Literal["one", "static", "continuous"]
 
@@ -58,7 +61,7 @@ class Options:
 
 @dataclass
 class Engine:
-    decoder: Decoder
+    decoder: Decoder | CompiledDecoder
     tokenizer: Tokenizer
     options: Options = field(default_factory=Options)
 
@@ -66,12 +69,12 @@ class Engine:
         options, context = self.options, self.decoder.config.context_tokens
         self.slots = 1 if options.scheduler == "one" else options.max_batch_size
         self.limit = min(options.max_request_tokens, context)
-        self.cache: KVCache | None = None
+        self.cache: Any = None  # the decoder's own kind
         self.counters = Counters()
         if options.kv_cache:
             room = options.max_tokens_in_cache or self.slots * self.limit
             self.limit = min(self.limit, room)
-            self.cache = KVCache(self.decoder.config, self.slots, self.limit, self.decoder.dtype, self.decoder.device)
+            self.cache = self.decoder.cache(self.slots, self.limit)
             self.counters.cache_tokens_used, self.counters.cache_tokens_total = 0, room
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
