@@ -106,10 +106,12 @@ def compare_figures(a: Sequence[float | None], b: Sequence[float | None], metric
 
 
 def _ratio_interval(a: Side, b: Side, seed: int) -> tuple[float, float] | None:
-    """The interval of b / a; None when either can be zero."""
-    drawn = [_drawn(side, seed) for side in (a, b)]
+    """The interval of b / a; None when either can be zero, or is too often of nothing."""
+    drawn = np.array([_drawn(side, seed) for side in (a, b)])
+    drawn = drawn[:, ~np.isnan(drawn).any(axis=0)]  # a mean of a draw that holds no answer
     by_repeat = [side.estimate(side.sums.sum(axis=1)) for side in (a, b)]
-    if not (a.whole and b.whole and all(bool((values > 0).all()) for values in (*drawn, *by_repeat))):
+    positive = all(bool((values > 0).all()) for values in (drawn, *by_repeat))
+    if not (a.whole and b.whole and positive and drawn.shape[1] >= DRAWS / 2):
         return None
     # Drawing 5 of 5 underrates the variance of independent segments by 4 / 5.
     within = float(np.var(np.log(drawn[1] / drawn[0]))) * SEGMENTS / (SEGMENTS - 1)

@@ -150,7 +150,9 @@ def holds(judge: Judge, found: Sequence[Comparison], saturation: Saturation, *, 
     capacity = [saturation_ratio(saturation, judge.baseline, c.level) for c in found]
     flat = all(ratio is not None and ratio < 1 + judge.min_effect_fraction for ratio in capacity)
     compared = any(c.effects[judge.primary].verdict != "not comparable" for c in found)
-    return False if flat and compared and judge.primary.endswith("_rps") and judge.expect == "higher" else None
+    return (
+        False if flat and compared and judge.primary.endswith(("_rps", "_per_s")) and judge.expect == "higher" else None
+    )
 
 
 def saturation_ratio(saturation: Saturation, baseline: Any, level: Any) -> float | None:

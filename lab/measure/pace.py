@@ -40,6 +40,11 @@ class Pace:
     first_tokens: Int64s
 
     @property
+    def counts(self) -> bool:
+        """Whether the server counted tokens at all; where no chunk arrived there was nothing to count."""
+        return bool((self.tokens >= 0).any()) or not self.chunks.any()
+
+    @property
     def itl_s(self) -> Floats:
         """Inter-token latency, (c_last - c_1) / (N - n_1): the pace after the first chunk, whatever it held. NaN where
         all came in the first chunk, or where the server did not say what each chunk held."""

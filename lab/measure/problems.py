@@ -147,12 +147,14 @@ def _too_few(s: Summary, facts: Facts) -> Problem:
         remedy = f"For it, measure {format_seconds(s.window_s * need / s.latency_n)} or more at this rate."
     else:
         remedy = "Measure longer, or at a higher rate."
+    # Few long answers may still hold many tokens, whose rate can be compared; a percentile says itself what it lacks.
+    nothing_to_compare = s.latency_n < needed(0.5) and (s.output_tokens or 0) < needed(0.99)
     return Problem(
         "too_few_samples",
         f"{format_count(s.latency_n)} success{'' if s.latency_n == 1 else 'es'} in the window: "
         f"too few for p{facts.p * 100:g}, which needs {format_count(need)}.",
         remedy,
-        s.latency_n < needed(0.5),
+        nothing_to_compare,
     )
 
 

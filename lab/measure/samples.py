@@ -27,12 +27,14 @@ Sample = tuple[Int64s, Floats]
 
 @dataclass(frozen=True)
 class Measure:
-    """How samples become a metric; `slo` is given where they depend on one."""
+    """How samples become a metric; `slo` is given where they depend on one. `measured`: whether none at all means that
+    there were none, and not that nobody counted."""
 
     kind: Literal["rate", "fraction", "mean", "percentile"]
     sample: Callable[[Requests], Sample]
     p: float = 0.5
     slo: Slo | None = None
+    measured: Callable[[Requests], bool] = lambda requests: True
 
     @property
     def of_time(self) -> bool:
@@ -42,9 +44,14 @@ class Measure:
 TIMED = re.compile(r"(latency|service|ttft|itl|icl|ntpot)_(?:mean|p([1-9][0-9]{1,4}))_s")
 
 
+def is_time(metric: str) -> bool:
+    """Whether a Summary field is a time that records tell: one that is better when it is lower."""
+    return TIMED.fullmatch(metric) is not None
+
+
 def is_compared_by_sample(metric: str) -> bool:
     """Whether the records behind a Summary field can be compared; other fields exist once a repeat."""
-    return metric in COUNTED or metric in JUDGED or TIMED.fullmatch(metric) is not None
+    return metric in COUNTED or metric in JUDGED or is_time(metric)
 
 
 def measure_of(metric: str, slo: Slo | None) -> Measure:
@@ -106,6 +113,11 @@ def _tokens(requests: Requests) -> Sample:
     return _nothing() if requests.streams is None else (requests.streams.t_ns, arrivals(requests.streams)[1])
 
 
+def _counts_tokens(requests: Requests) -> bool:
+    found = pace(requests)
+    return found is not None and found.counts
+
+
 def _failed(requests: Requests) -> Sample:
     return requests.done_ns, (requests.outcome != OK).astype(np.float64)
 
@@ -121,7 +133,7 @@ def _attained(requests: Requests, slo: Slo) -> Sample:
 
 COUNTED = {
     "throughput_rps": Measure("rate", _succeeded),
-    "output_tokens_per_s": Measure("rate", _tokens),
+    "output_tokens_per_s": Measure("rate", _tokens, measured=_counts_tokens),
     "error_fraction": Measure("fraction", _failed),
 }
 JUDGED: dict[str, tuple[Literal["rate", "fraction"], Callable[..., Sample]]] = {

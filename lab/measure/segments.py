@@ -71,7 +71,8 @@ def cut(blocks: Sequence[Block], measure: Measure) -> Side:
             for (stretch, value), (_, window) in zip(picked, blocks, strict=True)
         ]
         total = np.sum(sums, axis=(0, 1)) if sums else np.zeros(2)
-        estimate, whole = _quotient, float(total[0] / total[1]) if total[1] else None
+        known = bool(total[1]) and all(measure.measured(requests) for requests, _ in blocks)
+        estimate, whole = _quotient, float(total[0] / total[1]) if known else None
     return Side(
         sums=np.array(sums, dtype=np.float64),
         estimate=estimate,

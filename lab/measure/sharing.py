@@ -14,6 +14,8 @@ from lab.measure.summary import Summary
 from lab.measure.words import format_seconds
 
 SHARED, BARELY_SHARED = 1.3, 1.1
+LESS = 0.95
+"""Below this share of the saturation throughput without batching, batching loses."""
 WAITED_IN_FLIGHT = 4.0
 """With this many requests in flight on average, some did wait for each other."""
 
@@ -31,21 +33,19 @@ class Sharing:
     queue_mean_s: float | None
     waited: bool
 
-    def sentence(self, *, gained: bool) -> str:
-        """Why it paid or did not; "" where nothing is known."""
+    def sentence(self, *, gained: bool, capacity: float | None = None) -> str:
+        """Why it paid or did not; "" where nothing is known. `capacity`: saturation throughput with batching over that
+        without, where it was measured."""
         if self.alone_s is None or self.together_s is None:
-            if self.batch_mean is None or gained or self.batch_mean >= SHARED:
-                return ""
-            if self.waited:
-                return (
-                    f"Requests waited for {format_seconds(self.queue_mean_s)} and still ran alone (mean batch "
-                    f"{self.batch_mean:.1f}): inputs of different shapes need padding, or allow_ragged_batch, "
-                    "to share a batch."
-                )
-            return f"Batches hardly formed (mean batch {self.batch_mean:.1f}): too little arrives at the same time."
+            return "" if gained else self._hardly_formed()
         alone, together = format_seconds(self.alone_s), format_seconds(self.together_s)
         costs = f"One item costs {alone} of compute alone and {together} in a batch of {self.size}"
         ratio = self.alone_s / self.together_s if self.together_s else 0.0
+        if ratio < 1 / BARELY_SHARED or (ratio < SHARED and capacity is not None and capacity < LESS):
+            return (
+                f"{costs}: batching loses throughput, because there is nothing to share and a batch takes as long as "
+                "its longest member, to which the others are padded or for which they wait."
+            )
         if gained:
             return (
                 f"{costs}." if ratio >= SHARED else f"{costs}: the gain is in fewer executions, not in cheaper items."
@@ -54,6 +54,17 @@ class Sharing:
             small = f", but batches stayed small (mean {self.batch_mean:.1f})" if (self.batch_mean or 9) < 2 else ""
             return f"{costs}, so there is something to share{small or '; what limits is not compute'}."
         return f"{costs}: there is {'nothing' if ratio < BARELY_SHARED else 'little'} to share."
+
+    def _hardly_formed(self) -> str:
+        if self.batch_mean is None or self.batch_mean >= SHARED:
+            return ""
+        if self.waited:
+            return (
+                f"Requests waited for {format_seconds(self.queue_mean_s)} and still ran alone (mean batch "
+                f"{self.batch_mean:.1f}): inputs of different shapes need padding, or allow_ragged_batch, "
+                "to share a batch."
+            )
+        return f"Batches hardly formed (mean batch {self.batch_mean:.1f}): too little arrives at the same time."
 
 
 def sharing(alone: CellResult, batched: Sequence[CellResult]) -> Sharing:

@@ -43,12 +43,12 @@ def _output(figures: Figures, requests: Requests, streams: Streams, found: Pace,
     request, tokens = arrivals(streams)
     counts = inside(requests.done_ns, window)[request] if live else inside(streams.t_ns, window)
     incomplete = counts & (requests.outcome != OK)[request]
-    counted = bool((found.tokens >= 0).any()) or not found.chunks.any()
-    total = round(float(tokens[counts].sum())) if counted else None
+    total = round(float(tokens[counts].sum())) if found.counts else None
+    broken = round(float(tokens[incomplete].sum())) if found.counts else None
     figures.set("output_tokens", total, NOT_COUNTED)
-    figures.set("output_tokens_incomplete", round(float(tokens[incomplete].sum())) if counted else None, NOT_COUNTED)
+    figures.set("output_tokens_incomplete", broken, NOT_COUNTED)
     rate = total / window.seconds if total is not None and window.seconds > 0 else None
-    figures.set("output_tokens_per_s", rate, NO_WINDOW if counted else NOT_COUNTED)
+    figures.set("output_tokens_per_s", rate, NO_WINDOW if found.counts else NOT_COUNTED)
 
 
 def _lengths(figures: Figures, streams: Streams, found: Pace, answered: Mask) -> None:

@@ -7,6 +7,7 @@ None is "n/a": the reason stands in the summary's notes. Knows nothing of charts
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -28,7 +29,15 @@ METRICS = {
     "queue_mean_s": "mean queue time",
     "compute_mean_s": "mean compute time",
     "batch_mean": "mean batch",
+    "output_tokens_per_s": "output token rate",
+    "decode_tokens_per_s_user": "token rate of one answer",
+    "step_mean_s": "mean step",
+    "prefill_fraction": "share of time on prompts",
+    "engine_running_mean": "mean running",
+    "engine_waiting_mean": "mean waiting",
 }
+ABBREVIATED = {"ttft": "TTFT", "ttfo": "TTFO", "itl": "ITL", "icl": "ICL", "ntpot": "NTPOT"}
+TIMED = re.compile(rf"({'|'.join(ABBREVIATED)})_(mean|p[0-9]{{2,}})_s")
 
 
 def format_seconds(seconds: float | None) -> str:
@@ -67,6 +76,11 @@ def format_range(low: float, high: float, write: Callable[[float], str]) -> str:
 def format_rate(per_second: float | None) -> str:
     """ "1,900 req/s", "45.2 req/s", "0.50 req/s"."""
     return NOT_MEASURED if per_second is None else f"{_number(per_second)} req/s"
+
+
+def format_token_rate(per_second: float | None) -> str:
+    """ "187 tok/s"."""
+    return NOT_MEASURED if per_second is None else f"{_number(per_second)} tok/s"
 
 
 def format_bytes(size_bytes: float | None) -> str:
@@ -112,13 +126,16 @@ def format_metric(name: str, value: float | None) -> str:
     for ending, write in _BY_UNIT.items():
         if name.endswith(ending):
             return write(value)
-    return NOT_MEASURED if value is None else _number(value)
+    return NOT_MEASURED if value is None else format_count(value) if isinstance(value, int) else _number(value)
 
 
 def metric_label(name: str) -> str:
-    """ "p99", "goodput": a summary's field in words, without its unit."""
+    """ "p99", "goodput", "mean ITL", "TTFT p95": a summary's field in words, without its unit."""
     if name in METRICS:
         return METRICS[name]
+    if match := TIMED.fullmatch(name):
+        short, of = ABBREVIATED[match[1]], match[2]
+        return f"mean {short}" if of == "mean" else f"{short} {of}"
     words = name
     for unit in _BY_UNIT:
         words = words.removesuffix(unit)
@@ -152,11 +169,25 @@ def plural(count: int, noun: str) -> str:
 
 _BY_UNIT = {
     "_rps": format_rate,
+    "_per_s": format_token_rate,
+    "_per_s_user": format_token_rate,
     "_bytes": format_bytes,
     "_fraction": format_fraction,
     "_ratio": format_ratio,
     "_s": format_seconds,
 }
+
+
+SAID: dict[str, dict[Any, str]] = {
+    "kv_cache": {True: "KV cache on", False: "KV cache off"},
+    "scheduler": {"one": "one at a time", "static": "static batching", "continuous": "continuous batching"},
+    "stream": {True: "streaming on", False: "streaming off"},
+    "weights": {None: "SmolLM2-135M-Instruct"},
+    "max_tokens_in_cache": {None: "no limit on tokens in the cache"},
+    "threads": {None: "threads as the engine chooses"},
+}
+"""Levels that have words of their own, by the last part of their path."""
+LENGTHS = {"prompt_tokens": "prompts", "output_tokens": "answers", "stream_interval": "chunks"}
 
 
 def _level(path: str, level: Any) -> str:
@@ -166,6 +197,11 @@ def _level(path: str, level: Any) -> str:
             return "batching off"
         delay_us = level.get("max_queue_delay_us", 0)
         return f"batching on, {format_setting_s(delay_us / 1e6) if delay_us else 'no'} delay"
+    if name in SAID and isinstance(level, str | int | None) and level in SAID[name]:
+        return SAID[name][level]
+    if name in LENGTHS:
+        first, last = level if isinstance(level, list | tuple) else (level, level)
+        return f"{LENGTHS[name]} of {first:,}{f' to {last:,}' if last != first else ''} token{'' if last == 1 else 's'}"
     if isinstance(level, dict):
         kind = level.get("kind")
         rest = _fields({k: v for k, v in level.items() if k != "kind"})
@@ -178,7 +214,7 @@ def _level(path: str, level: Any) -> str:
         return format_rate(level)
     if name == "concurrency":
         return f"{level} in flight"
-    if name in ("instances", "workers"):
+    if name in ("instances", "workers", "threads"):
         return plural(int(level), name.removesuffix("s"))
     if name.endswith("_us"):
         return f"{name.removesuffix('_us').replace('_', ' ')} {format_setting_s(level / 1e6)}"

@@ -186,6 +186,15 @@ def test_a_kept_summary_is_the_same_and_an_older_one_lacks_the_tokens(summary_of
     assert Summary.from_dict(kept).ttft_p50_s is None
 
 
+def test_few_long_answers_hold_enough_tokens_to_compare(summary_of, answer):
+    """Three answers are too few for any percentile, but 600 tokens of them have a rate."""
+    long, short = [answer([(20 * (n + 1), 1) for n in range(200)])] * 3, [answer(GOLDEN)] * 3
+    (few,) = [p for p in summary_of(*long).problems if p.code == "too_few_samples"]
+    assert not few.forbids_verdict
+    (few,) = [p for p in summary_of(*short).problems if p.code == "too_few_samples"]
+    assert few.forbids_verdict
+
+
 # --- the objective -----------------------------------------------------------------------------------------------
 
 

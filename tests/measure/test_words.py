@@ -12,8 +12,10 @@ from lab.measure.words import (
     join,
     level_label,
     metric_label,
+    objective_label,
     plural,
 )
+from lab.spec import Slo
 
 
 @pytest.mark.parametrize(
@@ -160,3 +162,51 @@ def test_metrics_by_name():
 def test_lists_and_plurals():
     assert [join(list("abc"[:n])) for n in range(4)] == ["", "a", "a and b", "a, b and c"]
     assert (plural(1, "request"), plural(1050, "request")) == ("1 request", "1,050 requests")
+
+
+@pytest.mark.parametrize(
+    ("path", "level", "text"),
+    [
+        ("model.kv_cache", True, "KV cache on"),
+        ("model.kv_cache", False, "KV cache off"),
+        ("model.scheduler", "one", "one at a time"),
+        ("model.scheduler", "continuous", "continuous batching"),
+        ("workload.output_tokens", 256, "answers of 256 tokens"),
+        ("workload.output_tokens", [8, 128], "answers of 8 to 128 tokens"),
+        ("workload.output_tokens", (8, 8), "answers of 8 tokens"),
+        ("workload.prompt_tokens", 1, "prompts of 1 token"),
+        ("model.stream_interval", 4, "chunks of 4 tokens"),
+        ("model.threads", None, "threads as the engine chooses"),
+        ("model.threads", 2, "2 threads"),
+    ],
+)
+def test_levels_of_a_language_model(path, level, text):
+    assert level_label(path, level) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "label", "text"),
+    [
+        ("output_tokens_per_s", 187.2, "output token rate", "187 tok/s"),
+        ("decode_tokens_per_s_user", 30.12, "token rate of one answer", "30.1 tok/s"),
+        ("ttft_p95_s", 0.1, "TTFT p95", "100 ms"),
+        ("itl_mean_s", 0.0333, "mean ITL", "33.3 ms"),
+        ("output_tokens", 1079, "output tokens", "1,079"),
+        ("preemptions", 0, "preemptions", "0"),
+    ],
+)
+def test_token_figures_in_words(name, value, label, text):
+    assert metric_label(name) == label
+    assert format_metric(name, value) == text
+
+
+@pytest.mark.parametrize(
+    ("slo", "text"),
+    [
+        (Slo(latency_s=0.02), "20 ms"),
+        (Slo(ttft_s=0.5, itl_s=0.06), "500 ms to the first token and 60 ms between tokens"),
+        (Slo(latency_s=10, itl_s=0.06), "10 s and 60 ms between tokens"),
+    ],
+)
+def test_objectives(slo, text):
+    assert objective_label(slo) == text

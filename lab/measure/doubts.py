@@ -1,0 +1,72 @@
+"""What keeps a verdict from being certain, and how much more measuring would settle it, in sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from lab.measure.compare import Effect
+from lab.measure.judgement import Comparison
+from lab.measure.percentile import needed
+from lab.measure.samples import is_compared_by_sample, measure_of
+from lab.measure.telling import Telling
+from lab.measure.words import format_fraction, plural
+from lab.spec import Judge, Slo
+
+BEYOND, KEPT_UP = 1.1, 0.97
+
+
+def doubts(say: Telling, found: Sequence[Comparison], *, unmeasured: int, of: int) -> str:
+    """Cells that are missing, repeats that were left out, a saturation that was none, a single repeat."""
+    parts = []
+    if unmeasured:
+        parts.append(f"So far {of - unmeasured} of {plural(of, 'cell')} are measured.")
+    partly = [c for c in found if c.left_out]
+    told = all(c.effects[say.judge.primary].verdict == "not comparable" for c in found)
+    if partly and not told:
+        first = partly[0]
+        what = "one or more repeats" if first.repeats else "this load"
+        more = f" The same goes for {plural(len(partly) - 1, 'other comparison')}." if len(partly) > 1 else ""
+        parts.append(f"{say.where(first)} {what} had to be left out: {first.left_out[0].text}{more}")
+    parts.append(_kept_up(say, found))
+    if found and max(c.repeats for c in found) == 1:
+        parts.append("One repeat only: take the figures as rough.")
+    return " ".join(part for part in parts if part)
+
+
+def more_repeats(c: Comparison, effect: Effect, judge: Judge) -> str:
+    """How many repeats would narrow the interval to where it decides: its width falls with their square root."""
+    if not effect.ratio or effect.ci_low is None or effect.ci_high is None or not effect.a:
+        return " More repeats would tell."
+    half = (effect.ci_high - effect.ci_low) / 2
+    least = judge.min_effect_fraction
+    gain = effect.ratio - 1 if judge.expect == "higher" else 1 - effect.ratio
+    wanted = max(abs(gain - least), least / 2)
+    repeats = -(-c.repeats * (half / wanted) ** 2 // 1)
+    if repeats > 10 * c.repeats:
+        return " More than ten times the repeats would be needed to tell."
+    return f" About {plural(max(int(repeats), c.repeats + 1), 'repeat')} would tell."
+
+
+def more_samples(c: Comparison, metric: str, slo: Slo) -> str:
+    """How much longer to measure when a percentile lacks successes; "" when that is not what is missing."""
+    if not is_compared_by_sample(metric):
+        return ""
+    measure = measure_of(metric, slo)
+    has = min(sum(s.latency_n for s in side) for side in (c.base.summaries, c.cell.summaries))
+    if measure.kind != "percentile" or not 0 < has < needed(measure.p):
+        return ""
+    return f" Measure about {math.ceil(needed(measure.p) / has)} times as long."
+
+
+def _kept_up(say: Telling, found: Sequence[Comparison]) -> str:
+    """A server that serves all of 120 % of its saturation was not at saturation when that was measured."""
+    for c in found:
+        beyond = [x for path, x in c.at.items() if path.endswith("saturation_fraction") and x >= BEYOND]
+        served = [s.throughput_rps / s.offered_rps for s in c.base.summaries if s.offered_rps and s.throughput_rps]
+        if beyond and served and min(served) >= KEPT_UP:
+            return (
+                f"But {say.baseline} kept up with {format_fraction(beyond[0])} of its measured saturation, "
+                "so that was measured too low: run it again on a quiet machine."
+            )
+    return ""

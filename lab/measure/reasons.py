@@ -1,0 +1,72 @@
+"""Why a level of a factor does better or not, where the records of a run tell it: one sentence a factor.
+
+model.batching    what an item costs the model alone and in a batch (sharing.py)
+model.kv_cache    how the time per token changes along the answer (position.py)
+model.scheduler   how many requests shared a step
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from lab.measure.judgement import CellResult, Comparison, Saturation, saturation_ratio
+from lab.measure.position import by_position
+from lab.measure.sharing import sharing
+from lab.measure.telling import BATCHING
+from lab.measure.words import format_range, format_seconds, join, level_label
+from lab.spec import Judge, plain
+
+CHANGES = 1.2
+"""A last token that takes this many times as long as an early one has become slower."""
+
+
+def why(judge: Judge, top: Sequence[Comparison], saturation: Saturation, *, gained: bool) -> str:
+    """`top`: the comparisons at the load that is told. "" where the factor or the records give no reason."""
+    if not top:
+        return ""
+    if judge.factor == BATCHING:
+        ratios = [saturation_ratio(saturation, judge.baseline, c.level) for c in top]
+        capacity = max((ratio for ratio in ratios if ratio is not None), default=None)
+        return sharing(top[0].base, [c.cell for c in top]).sentence(gained=gained, capacity=capacity)
+    reason = REASONS.get(judge.factor)
+    levels = [(plain(judge.baseline), top[0].base), *((c.level, c.cell) for c in top)]
+    return "" if reason is None else reason([(level_label(judge.factor, level), cell) for level, cell in levels])
+
+
+def _along_the_answer(levels: Sequence[tuple[str, CellResult]]) -> str:
+    """ "With KV cache off the time per token grows from 12.0 to 88.0 ms along the answer, …"."""
+    told = [(label, course) for label, cell in levels if (course := _course(cell))]
+    if len(told) < len(levels):
+        return ""
+    (label, course), *others = told
+    rest = "".join(f", with {label} it {course}" for label, course in others)
+    return f"With {label} the time per token {course} along the answer{rest}."
+
+
+def _course(cell: CellResult) -> str:
+    ends = [(found[0].median_s, found[-1].median_s) for block in cell.blocks if len(found := by_position(*block)) > 1]
+    if not ends:
+        return ""
+    first, last = (sum(side) / len(ends) for side in zip(*ends, strict=True))
+    if first > 0 and 1 / CHANGES < last / first < CHANGES:
+        return f"stays at about {format_seconds((first + last) / 2)}"
+    return f"{'grows' if last > first else 'falls'} from {format_range(first, last, format_seconds)}"
+
+
+def _shared_steps(levels: Sequence[tuple[str, CellResult]]) -> str:
+    """ "A step ran 1.0 requests on average with one at a time, 3.4 with static batching and 6.2 with …"."""
+    means = []
+    for label, cell in levels:
+        running = [s.engine_running_mean for s in cell.summaries if s.engine_running_mean is not None]
+        if not running:
+            return ""
+        means.append(f"{sum(running) / len(running):.1f} with {label}")
+    first, *rest = means
+    number, _, label = first.partition(" with ")
+    return f"A step ran {join([f'{number} requests on average with {label}', *rest])}."
+
+
+REASONS: dict[str, Callable[[Sequence[tuple[str, CellResult]]], str]] = {
+    "model.kv_cache": _along_the_answer,
+    "model.scheduler": _shared_steps,
+}

@@ -1,0 +1,114 @@
+"""The words of one experiment: its loads, levels, objective and effects, as parts of a sentence.
+
+Which of them to tell is decided in sentences.py; how a number or a level reads, in words.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lab.measure.compare import Effect
+from lab.measure.judgement import Comparison, Saturation, saturation_rps
+from lab.measure.phrases import a_delay, delay_us, interval_phrase
+from lab.measure.words import (
+    format_metric,
+    format_rate,
+    format_ratio,
+    join,
+    level_label,
+    metric_label,
+    objective_label,
+)
+from lab.spec import ClosedLoop, Experiment, Judge, plain
+
+BATCHING = "model.batching"
+UNTELLING_RATIO = 20
+"""A larger ratio says less than the two rates do."""
+RATES = {
+    "goodput_rps": ("serves", "requests"),
+    "throughput_rps": ("serves", "requests"),
+    "output_tokens_per_s": ("writes", "tokens a second"),
+}
+"""How a rate is told: what the server does, and of what it does more."""
+SUBJECTS: dict[tuple[str, Any], str] = {
+    ("model.kv_cache", True): "the model with the KV cache",
+    ("model.kv_cache", False): "the model without the KV cache",
+    ("model.scheduler", "one"): "one request at a time",
+    ("model.scheduler", "static"): "static batching",
+    ("model.scheduler", "continuous"): "continuous batching",
+}
+"""Levels that do something by themselves, in a sentence."""
+
+
+@dataclass(frozen=True)
+class Telling:
+    experiment: Experiment
+    judge: Judge
+    saturation: Saturation
+
+    def where(self, c: Comparison) -> str:
+        """ "At 1,900 req/s (120 % of saturation)", "With 1 in flight, prompts of 16 tokens,"."""
+        load = self.load(c)
+        return f"With {load}{',' if ', ' in load else ''}" if self.closed else f"At {load}"
+
+    def load(self, c: Comparison) -> str:
+        """ "1,900 req/s (120 % of saturation)", "8 in flight", "150 req/s (bf16)"."""
+        labels = [level_label(path, level) for path, level in c.at.items()]
+        if self.closed:
+            if any("in flight" in label for label in labels):
+                return ", ".join(labels)
+            users = getattr(self.experiment.workload.arrival, "concurrency", 1)
+            return ", ".join([f"{users} in flight", *labels])
+        rest = [label for path, label in zip(c.at, labels, strict=True) if not path.endswith("rate_rps")]
+        return f"{format_rate(c.offered_rps)}{f' ({join(rest)})' if rest else ''}"
+
+    def does(self, effect: Effect) -> str:
+        """ "serves 2.6× as many requests within 20 ms (2.4 to 2.8×)", "writes 7.3× as many tokens a second"."""
+        metric = effect.metric
+        ratio, interval = format_ratio(effect.ratio), interval_phrase(effect)
+        if metric in RATES:
+            verb, what = RATES[metric]
+            slo = f" within {self.slo}" if metric == "goodput_rps" else ""
+            if effect.ratio is None or effect.ratio > UNTELLING_RATIO:
+                of_base = format_metric(metric, effect.a) if effect.a else "none"
+                return f"{verb} {format_metric(metric, effect.b)}{slo} where {self.baseline} {verb} {of_base}"
+            return f"{verb} {ratio} as many {what}{slo}{interval}"
+        verb = {"higher": "raises", "lower": "lowers"}.get(effect.verdict, "moves")
+        a, b = (format_metric(metric, value) for value in (effect.a, effect.b))
+        return f"{verb} {metric_label(metric)} from {a} to {b}, {ratio}{interval}"
+
+    def saturates(self, c: Comparison) -> str:
+        """ "; it saturates at 4,100 req/s, the unbatched model at 1,600 req/s (2.6×)"; "" when it was not measured."""
+        base, other = (saturation_rps(self.saturation, level) for level in (self.judge.baseline, c.level))
+        if not base or not other:
+            return ""
+        ratio = format_ratio(other / base)
+        return f"; it saturates at {format_rate(other)}, {self.baseline} at {format_rate(base)} ({ratio})"
+
+    def subject(self, level: Any) -> str:
+        """ "batching with a 2 ms delay", "the model with the KV cache", "the server with 2 instances"."""
+        if self.judge.factor == BATCHING and isinstance(level, dict):
+            delay = delay_us(level)
+            return f"batching with {a_delay(delay)}" if delay else "batching without a delay"
+        if isinstance(level, str | bool) and (self.judge.factor, level) in SUBJECTS:
+            return SUBJECTS[self.judge.factor, level]
+        levels = self.experiment.factors.get(self.judge.factor, ())
+        return f"the server with {level_label(self.judge.factor, level, among=levels)}"
+
+    @property
+    def baseline(self) -> str:
+        level = plain(self.judge.baseline)
+        if self.judge.factor == BATCHING and level is None:
+            return "the unbatched model"
+        if isinstance(level, str | bool) and (self.judge.factor, level) in SUBJECTS:
+            return SUBJECTS[self.judge.factor, level]
+        return level_label(self.judge.factor, level)
+
+    @property
+    def slo(self) -> str:
+        return objective_label(self.experiment.slo)
+
+    @property
+    def closed(self) -> bool:
+        return isinstance(self.experiment.workload.arrival, ClosedLoop)
