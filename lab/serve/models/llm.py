@@ -16,19 +16,21 @@ import torch
 from tokenizers import Tokenizer
 
 from .answers import Answer, Answers
-from .decoder import Decoder
+from .decoder import load
 from .engine import Engine, Options
 from .engine_metrics import EngineMetrics, values
 from .engine_thread import EngineThread
 from .question import Question
+
+THREADS = 2
+"""More than the client, Triton and the operating system leave free would wait for each other."""
 
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         given = {name: value["string_value"] for name, value in json.loads(args["model_config"])["parameters"].items()}
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
-        if given["threads"] != "null":
-            torch.set_num_threads(int(given["threads"]))
+        threads = json.loads(given["threads"]) or THREADS
         dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[given["precision"]]
         device = f"cuda:{args['model_instance_device_id']}" if args["model_instance_kind"] == "GPU" else "cpu"
         weights = Path(__file__).parent / "weights"
@@ -39,7 +41,7 @@ class TritonPythonModel:
             max_request_tokens=json.loads(given["max_request_tokens"]),
             max_tokens_in_cache=json.loads(given["max_tokens_in_cache"]),
         )
-        decoder = Decoder.load(weights, dtype, device)
+        decoder = load(weights, dtype, device, threads)
         engine = Engine(decoder, Tokenizer.from_file(str(weights / "tokenizer.json")), options)
         cache_bytes = engine.cache.bytes if engine.cache else None
         self.engine = EngineThread(engine)
