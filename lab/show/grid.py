@@ -65,6 +65,10 @@ class Grid:
             if summaries := self.at(level, load):
                 yield level, summaries
 
+    def raw(self, level: str) -> Any:
+        """The level itself behind its words."""
+        return self._levels_raw.get(level)
+
     def others(self) -> tuple[str, ...]:
         """The levels that are compared with the baseline."""
         return tuple(level for level in self.levels if level != self.baseline)

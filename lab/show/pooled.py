@@ -7,7 +7,7 @@ scheduled arrival. Cells are named in the words of lab.show.grid.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -63,12 +63,25 @@ def along(folder: RunFolder, factor: str | None, load: str, levels: Sequence[str
 
 
 def held(folder: RunFolder, factor: str | None, load: str, levels: Sequence[str]) -> dict[str, list[Held]]:
-    """{level: memory of the model's process while its cache held so many tokens}."""
+    """{level: the most tokens held since the model was loaded, with the memory of its process then}, over the whole
+    run, whatever the load: what a block wrote stays for the next one, until the model is loaded anew."""
+    cells = [cell["factors"] for cell in folder.document["cells"]]
     server, telemetry = folder.read("server"), folder.read("telemetry")
-    return {
-        level: [h for b in blocks for h in memory_held(server, telemetry, b.model["name"], b.window)]
-        for level, blocks in _blocks(folder, factor, load, levels).items()
-    }
+    found: dict[str, list[Held]] = {level: [] for level in levels}
+    before: dict[str, Any] | None = None
+    most = 0
+    for event in folder.events():
+        if event["kind"] != "block_start":
+            continue
+        most = most if event["model"] == before else 0
+        before = event["model"]
+        level = short_label(factor, cells[event["cell"]].get(factor) if factor else None)
+        window = Window(event["start_ns"], event["measured_from_ns"], event["end_ns"])
+        for reading in memory_held(server, telemetry, before["name"], window):
+            most = max(most, reading.tokens)
+            if level in found:
+                found[level].append(replace(reading, tokens=most))
+    return found
 
 
 def stretches(folder: RunFolder, factor: str | None, load: str, levels: Sequence[str]) -> dict[str, Stretch]:

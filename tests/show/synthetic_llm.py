@@ -109,6 +109,9 @@ def _arrivals(workload: Workload, seconds: float, rng: np.random.Generator) -> l
 class LlmAuthor(Author):
     """Writes a run of a language model's experiment, block by block."""
 
+    loaded: ModelSpec | None = None
+    most = 0.0
+
     def llm_block(self, index: int, block: Block) -> None:
         model, workload = block.model, block.workload
         start_ns, seconds = self.now_ns, workload.duration_s
@@ -129,7 +132,7 @@ class LlmAuthor(Author):
                       "engine_cache_bytes": held * TOKEN_BYTES}  # fmt: skip
             values |= {f"engine_{name}": value for name, value in zip(COUNTERS, counted, strict=True)}
             self.scrape(start_ns + int(t_s * SECOND), model.name, values)
-        self.memory(start_ns, engine)
+        self.memory(start_ns, engine, model)
         self.folder.event("block_end", block=index, planned=None, end_ns=end_ns, t_ns=end_ns)
         last_s = max([seconds, *(t for answer in engine.answers for t in answer.tokens_s[-1:])])
         self.now_ns = start_ns + int((last_s + 0.2) * SECOND)
@@ -159,12 +162,14 @@ class LlmAuthor(Author):
             }
         )
 
-    def memory(self, start_ns: int, engine: Engine) -> None:
-        """Memory of the model's process: what a token took stays with the process once it was touched."""
-        rows, most = [], 0.0
+    def memory(self, start_ns: int, engine: Engine, model: ModelSpec) -> None:
+        """Memory of the model's process: what a token took stays until the model is loaded anew."""
+        if model != self.loaded:
+            self.loaded, self.most = model, 0.0
+        rows = []
         for t_s, _, _, held, *_ in engine.samples:
-            most = max(most, held)
-            mib = RUNTIME_MIB + WEIGHTS_MIB + 21 + most * TOKEN_BYTES / MIB + self.rng.normal(0, 0.2)
+            self.most = max(self.most, held)
+            mib = RUNTIME_MIB + WEIGHTS_MIB + 21 + self.most * TOKEN_BYTES / MIB + self.rng.normal(0, 0.2)
             rows.append((start_ns + int(t_s * SECOND), "model:llm", "memory_bytes", mib * MIB, None))
         columns = dict(zip(TELEMETRY.names, map(list, zip(*rows, strict=True)), strict=True))
         self.folder.append("telemetry", pa.table(columns, TELEMETRY))
@@ -184,3 +189,17 @@ def run(name: str, run_id: str, *settings: str, saturation_rps: float = 0.8, sta
     for index, block in enumerate(blocks):
         author.llm_block(index, block)
     return author.end(state, {"failed": "the server died while the load ran: signal 9"}.get(state, ""))
+
+
+def load_run(run_id: str, seconds: float = 60.0, *, kv_cache: bool = True, rate_rps: float = 1.6) -> RunFolder:
+    """One load on the language model, watched and finished."""
+    workload = {
+        "arrival": {"kind": "poisson", "rate_rps": rate_rps},
+        "duration_s": seconds,
+        "output_tokens": [8, 128],
+        "timeout_s": 20,
+    }
+    experiment = catalogue.single({"name": "llm", "kv_cache": kv_cache}, workload, [])
+    author = LlmAuthor(experiment, run_id, quick=False, seconds=seconds + 10)
+    author.llm_block(0, cell_blocks(experiment)[0])
+    return author.end("done")

@@ -52,7 +52,7 @@ def by_load(grid: Grid, document: dict[str, Any], metric: str, path: str, load: 
             low, high = _bounds(value, effect)
             largest = max(largest, high * scale)
             marks.append(
-                (words, value * scale, low * scale, high * scale, _ratio(effect) if level == shown[-1] else "")
+                (words, value * scale, low * scale, high * scale, _effect(effect, metric) if level == shown[-1] else "")
             )
             if level == shown[-1]:
                 takeaways.append(_takeaway(words, level, value, effect, metric, grid))
@@ -192,14 +192,15 @@ def _bounds(value: float, effect: dict[str, Any]) -> tuple[float, float]:
     return min(value, base * low), max(value, base * high)
 
 
-def _ratio(effect: dict[str, Any]) -> str:
-    """ "7.3× (7.0 to 7.6×)"; "" where there is no ratio."""
+def _effect(effect: dict[str, Any], metric: str) -> str:
+    """ "7.3× (7.0 to 7.6×)"; "+2.2 req/s" where the baseline is about zero; "" where nothing is known."""
     ratio, low, high = (effect.get(k) for k in ("ratio", "ci_low", "ci_high"))
-    if ratio is None:
+    if low is not None and high is not None:
+        return f"<b>{format_ratio(ratio)}</b> ({format_range(low, high, format_ratio)})"
+    difference = effect.get("difference")
+    if difference is None or effect["verdict"] == "not comparable":
         return ""
-    return f"<b>{format_ratio(ratio)}</b>" + (
-        "" if low is None or high is None else f" ({format_range(low, high, format_ratio)})"
-    )
+    return f"<b>{'+' if difference > 0 else ''}{format_metric(metric, difference)}</b>"
 
 
 def _takeaway(words: str, level: str, value: float, effect: dict[str, Any], metric: str, grid: Grid) -> str:

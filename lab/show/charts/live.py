@@ -24,7 +24,7 @@ PANEL = 132
 GAP = 44
 TOP, BOTTOM = 54, 48
 
-BLUE, GREEN, VERMILLION, PURPLE = theme.STYLES
+BLUE, GREEN, VERMILLION, _ = theme.STYLES
 MAX_MODELS = 4
 
 
@@ -195,7 +195,7 @@ def _of_tokens(series: Series, limits: Mapping[str, float | None], log: bool) ->
         Panel("tok/s", [("written", "tok/s", written if known else series["output_tokens_per_s"], BLUE)]),
         Panel(
             "first token, ms",
-            [("p50 to the first token", "ms", series["ttft_p50_ms"], VERMILLION)],
+            [("p50 to the first token", "ms", series["ttft_p50_ms"], BLUE)],
             log,
             ms(limits.get("ttft_s")),
         ),
@@ -212,7 +212,7 @@ def _of_tokens(series: Series, limits: Mapping[str, float | None], log: bool) ->
                 ("waiting", "requests", series["waiting"], VERMILLION),
             ],
         ),
-        Panel("tokens in cache", [("held in the cache", "tokens", series["cache_tokens_used"], PURPLE)]),
+        Panel("tokens in cache", [("held in the cache", "tokens", series["cache_tokens_used"], BLUE)]),
     ]
 
 

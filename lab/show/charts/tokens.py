@@ -17,9 +17,9 @@ PARTS = (("to the first token", "@vermillion", "/"), ("the tokens after it", "@b
 def along_the_answer(by_level: Mapping[str, Sequence[Bucket]], baseline: str, at: str) -> Chart:
     """Position in the answer (x, tokens) against the time of one token there (y, ms), one line a level through the
     medians of stretches of the answer."""
-    title = f"Time of a token along the answer, {at}"
+    title = "Time of a token along the answer"
     height, margin = 380, {"l": 64, "r": 24, "t": 20, "b": 52}
-    traces, ends, takeaways, notes = [], [], [], []
+    traces, ends, takeaways, notes = [], [], [], [f"{at[0].upper()}{at[1:]}"]
     table: dict[str, list[Any]] = {"level": [], "tokens": [], "median, ms": [], "half between, ms": [], "waits": []}
     styles = iter(theme.STYLES)
     highest = 0.0
@@ -39,7 +39,9 @@ def along_the_answer(by_level: Mapping[str, Sequence[Bucket]], baseline: str, at
         first, last = format_seconds(buckets[0].median_s), format_seconds(buckets[-1].median_s)
         takeaways.append(f"with {level} a token takes {first} at the start and {last} at token {buckets[-1].last}")
     if not traces:
-        return nothing_to_draw(title, notes[0] if notes else "no answer was streamed at this load", height=height)
+        return nothing_to_draw(
+            title, notes[1] if len(notes) > 1 else "no answer was streamed at this load", height=height
+        )
     top, margin["r"] = 1.08 * highest, room(ends)
     layout = theme.layout(
         height=height,
@@ -94,9 +96,9 @@ def cost_of_one(grid: Grid, levels: tuple[str, ...]) -> Chart:
 def answer_time(grid: Grid, load: str) -> Chart:
     """Mean seconds of an answer (x) by what they went to, one bar a level (y): waiting and reading the prompt until the
     first token, then writing the others."""
-    title = f"Where an answer's time goes, {load}"
+    title = "Where an answer's time goes"
     table: dict[str, list[Any]] = {"level": [], **{f"{name}, ms": [] for name, _, _ in PARTS}, "whole answer, ms": []}
-    notes = []
+    notes = [f"{load[0].upper()}{load[1:]}"]
     for level, summaries in grid.levels_at(load):
         first, whole = middle(summaries, "ttft_mean_s"), middle(summaries, "latency_mean_s")
         if first is None or whole is None:
@@ -105,7 +107,7 @@ def answer_time(grid: Grid, load: str) -> Chart:
         append(table, level, ms(first), ms(max(0.0, whole - first)), ms(whole))
     height = 110 + 44 * max(2, len(table["level"]))
     if not table["level"]:
-        return nothing_to_draw(title, notes[0] if notes else "no cell has run at this load", height=height)
+        return nothing_to_draw(title, notes[1] if len(notes) > 1 else "no cell has run at this load", height=height)
     traces = [
         {
             "type": "bar",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from lab.measure import ledger
 from lab.measure.judgement import CellResult
 from lab.measure.sharing import sharing
 from lab.measure.summary import Summary
-from lab.show.charts import batching, levels, slots, tokens
+from lab.show.charts import batching, levels, memory, slots, tokens
 from lab.show.charts.figure import Chart
 from lab.show.charts.latency import FIRST_TOKEN, percentiles
+from lab.show.ui import reads
 from lab.show.ui.topic import Seen
 
 # --- dynamic batching -------------------------------------------------------------------------------------------
@@ -57,6 +59,7 @@ def kv_cache_happened(seen: Seen) -> list[Chart]:
         tokens.along_the_answer(seen.records("along"), seen.grid.baseline, seen.load),
         levels.by_load(seen.grid, seen.document, seen.primary, "workload.output_tokens", seen.load),
         tokens.answer_time(seen.grid, seen.load),
+        memory.held(seen.records("held"), seen.grid.baseline, _bytes_per_token(seen)),
     ]
 
 
@@ -68,7 +71,16 @@ def kv_cache_cause(seen: Seen) -> str:
 
 
 def kv_cache_why(seen: Seen) -> list[Chart]:
-    return []
+    spec, config = seen.spec, reads.model_config(seen.spec)
+    if config is None:
+        return [memory.ledger([], seen.level, f"the config of {spec.name} is not on this machine any more")]
+    measured = Summary.from_dict(seen.grid.at(seen.level, seen.load)[0])
+    return [memory.ledger(ledger.compare(ledger.predict(config, spec), measured), seen.level)]
+
+
+def _bytes_per_token(seen: Seen) -> int | None:
+    config = reads.model_config(seen.spec)
+    return None if config is None else ledger.kv_bytes_per_token(config, seen.spec.precision)
 
 
 # --- continuous batching ----------------------------------------------------------------------------------------

@@ -197,11 +197,11 @@ def _moment(summary: Summary) -> list[Card]:
 def _tokens(summary: Summary, served: str) -> list[Card]:
     running = "n/a" if summary.engine_running_mean is None else f"{summary.engine_running_mean:.1f}"
     waiting = "n/a" if summary.engine_waiting_mean is None else f"{summary.engine_waiting_mean:.1f}"
-    p99, itl_p99 = format_seconds(summary.ttft_p99_s), format_seconds(summary.itl_p99_s)
+    ttft, itl = format_seconds(summary.ttft_mean_s), format_seconds(summary.itl_mean_s)
     return [
         _card(summary, "Tokens a second", "output_tokens_per_s", served),
-        _card(summary, "To the first token, p50", "ttft_p50_s", f"p99 {p99}"),
-        _card(summary, "Between tokens, p50", "itl_p50_s", f"p99 {itl_p99}"),
+        _card(summary, "To the first token, p50", "ttft_p50_s", f"mean {ttft}"),
+        _card(summary, "Between tokens, p50", "itl_p50_s", f"mean {itl}"),
         _card(summary, "Answered at once", "engine_running_mean", f"{waiting} waiting", running),
     ]
 

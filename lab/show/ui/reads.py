@@ -5,6 +5,7 @@ Everything here is read-only; the truth stays in the run folders. Cached values 
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +16,9 @@ from lab.run import catalogue, results
 from lab.run.folder import RunFolder, RunInfo, runs
 from lab.run.live import Live, LiveView
 from lab.run.status import ACTIVE
-from lab.serve import doctor, installation, record
+from lab.serve import doctor, installation, record, weights
 from lab.show import pooled
-from lab.spec import Experiment
+from lab.spec import Experiment, ModelSpec
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,17 @@ def from_records(what: str, run_id: str, factor: str | None, load: str, levels: 
     """{level: …} of an ended run at one load, as the function `what` of lab.show.pooled finds it."""
     found: dict[str, Any] = getattr(pooled, what)(RunFolder.open(run_id), factor, load, levels)
     return found
+
+
+@st.cache_data(ttl=60.0, show_spinner=False)
+def model_config(spec: ModelSpec) -> dict[str, Any] | None:
+    """The config.json beside the weights of a language model; None when they are not on this machine."""
+    place = weights.folder(spec)
+    try:
+        config: dict[str, Any] = json.loads((place / "config.json").read_text()) if place else {}
+    except (OSError, ValueError):
+        return None
+    return config or None
 
 
 def look(folder: RunFolder) -> LiveView:

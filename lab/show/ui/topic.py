@@ -10,7 +10,7 @@ from lab.run.folder import RunFolder
 from lab.show.charts.figure import Chart
 from lab.show.grid import Grid
 from lab.show.ui import reads
-from lab.spec import Experiment
+from lab.spec import Experiment, ModelSpec, parse
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,13 @@ class Seen:
     @property
     def model(self) -> str:
         return str(self.experiment["model"]["name"])
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model as it was served at this level and load."""
+        factor, level = self.experiment["judge"]["factor"], self.grid.raw(self.level)
+        served = next(c["model"] for c in self.folder.document["cells"] if c["factors"].get(factor) == level)
+        return parse(ModelSpec, served)
 
     @property
     def primary(self) -> str:
