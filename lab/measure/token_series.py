@@ -7,8 +7,9 @@ the engine itself has written until now is known at once, from its counters (see
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from lab.measure.pace import Floats as Column
+from lab.measure.pace import arrivals, pace
 from lab.measure.percentile import needed
 from lab.measure.records import OK, Int64s, Requests
 from lab.measure.series import SECOND_NS, Floats
@@ -28,26 +29,23 @@ class TokenSeries:
     def __init__(self, origin_ns: int) -> None:
         self.origin_ns = origin_ns
         self._tokens: npt.NDArray[np.float64] = np.zeros(0)
-        self._first: list[tuple[Int64s, npt.NDArray[np.float64]]] = []
-        self._gap: list[tuple[Int64s, npt.NDArray[np.float64]]] = []
+        self._first: list[tuple[Int64s, Column]] = []
+        self._gap: list[tuple[Int64s, Column]] = []
 
     def add(self, requests: Requests) -> None:
-        streams = requests.streams
-        if streams is None:
+        found, streams = pace(requests), requests.streams
+        if found is None or streams is None:
             return
+        _, tokens = arrivals(streams)
         second = np.maximum((streams.t_ns - self.origin_ns) // SECOND_NS, 0)
         if len(second):
-            fresh = np.bincount(second, streams.tokens, len(self._tokens)).astype(np.float64)
+            fresh: Column = np.bincount(second, weights=tokens, minlength=len(self._tokens))
             fresh[: len(self._tokens)] += self._tokens
             self._tokens = fresh
-        answered = np.flatnonzero((np.diff(streams.first) > 0) & (requests.outcome == OK))
-        first, last = streams.first[answered], streams.first[answered + 1] - 1
-        began_ns, ended_ns = streams.t_ns[first], streams.t_ns[last]
-        self._first.append((began_ns, (began_ns - requests.sent_ns[answered]) / 1e6))
-        later = streams.output_tokens[answered] - streams.tokens[first]
-        several = later > 0
-        gaps_ms = (ended_ns - began_ns)[several] / later[several] / 1e6
-        self._gap.append((ended_ns[several], gaps_ms))
+        answered = (found.chunks > 0) & (requests.outcome == OK)
+        self._first.append((found.first_ns[answered], found.ttft_s(requests.sent_ns)[answered] * 1e3))
+        several = answered & ~np.isnan(found.itl_s)
+        self._gap.append((found.last_ns[several], found.itl_s[several] * 1e3))
 
     def columns(self, seconds: int) -> dict[str, Floats]:
         tokens = np.zeros(seconds)
@@ -59,7 +57,7 @@ class TokenSeries:
             "itl_p50_ms": self._medians(self._gap, seconds),
         }
 
-    def _medians(self, parts: list[tuple[Int64s, npt.NDArray[np.float64]]], seconds: int) -> Floats:
+    def _medians(self, parts: list[tuple[Int64s, Column]], seconds: int) -> Floats:
         at = np.concatenate([np.zeros(0, np.int64), *(t_ns for t_ns, _ in parts)])
         value = np.concatenate([np.zeros(0), *(values for _, values in parts)])
         order = np.argsort(at, kind="stable")

@@ -153,7 +153,8 @@ def level_label(path: str, level: Any, among: Iterable[Any] = ()) -> str:
 
 def objective_label(slo: Slo) -> str:
     """The limits of an objective: "20 ms", "500 ms to the first token and 60 ms between tokens"."""
-    limits = ((slo.latency_s, ""), (slo.ttft_s, " to the first token"), (slo.itl_s, " between tokens"))
+    whole = "" if slo.ttft_s is None and slo.itl_s is None else " in all"
+    limits = ((slo.latency_s, whole), (slo.ttft_s, " to the first token"), (slo.itl_s, " between tokens"))
     return join([f"{format_setting_s(limit)}{of}" for limit, of in limits if limit is not None])
 
 

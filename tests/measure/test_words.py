@@ -205,7 +205,7 @@ def test_token_figures_in_words(name, value, label, text):
     [
         (Slo(latency_s=0.02), "20 ms"),
         (Slo(ttft_s=0.5, itl_s=0.06), "500 ms to the first token and 60 ms between tokens"),
-        (Slo(latency_s=10, itl_s=0.06), "10 s and 60 ms between tokens"),
+        (Slo(latency_s=10, itl_s=0.06), "10 s in all and 60 ms between tokens"),
     ],
 )
 def test_objectives(slo, text):
