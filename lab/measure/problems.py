@@ -148,7 +148,7 @@ def _too_few(s: Summary, facts: Facts) -> Problem:
     else:
         remedy = "Measure longer, or at a higher rate."
     # Few long answers may still hold many tokens, whose rate can be compared; a percentile says itself what it lacks.
-    nothing_to_compare = s.latency_n < needed(0.5) and (s.output_tokens or 0) < needed(0.99)
+    nothing_to_compare = s.latency_n < needed(0.5) and (s.output_tokens or 0) < needed(0.9)
     return Problem(
         "too_few_samples",
         f"{format_count(s.latency_n)} success{'' if s.latency_n == 1 else 'es'} in the window: "

@@ -28,7 +28,7 @@ class TokenSeries:
 
     def __init__(self, origin_ns: int) -> None:
         self.origin_ns = origin_ns
-        self._tokens: npt.NDArray[np.float64] = np.zeros(0)
+        self._tokens: Column = np.zeros(0)
         self._first: list[tuple[Int64s, Column]] = []
         self._gap: list[tuple[Int64s, Column]] = []
 
@@ -39,7 +39,7 @@ class TokenSeries:
         _, tokens = arrivals(streams)
         second = np.maximum((streams.t_ns - self.origin_ns) // SECOND_NS, 0)
         if len(second):
-            fresh: Column = np.bincount(second, weights=tokens, minlength=len(self._tokens))
+            fresh = np.bincount(second, weights=tokens, minlength=len(self._tokens)).astype(np.float64)
             fresh[: len(self._tokens)] += self._tokens
             self._tokens = fresh
         answered = (found.chunks > 0) & (requests.outcome == OK)
