@@ -1,5 +1,6 @@
 """P23 on the client's side: unique, seeded inputs, equal for equal seeds."""
 
+import json
 import subprocess
 import sys
 
@@ -43,12 +44,47 @@ def test_no_two_requests_are_equal(family: str) -> None:
     assert len(set(as_bytes(requests_for(ModelSpec(name=family), workload(), 5000)))) == 5000
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "llm"])
 def test_requests_follow_the_seed_alone(family: str) -> None:
-    varied = {"sleep_s": [0.01, 0.02, 0.03]}
+    varied = {"sleep_s": [0.01, 0.02, 0.03], "prompt_tokens": (5, 50), "output_tokens": (5, 50)}
     many = as_bytes(requests_for(ModelSpec(name=family), workload(4, **varied), 200))
     assert as_bytes(requests_for(ModelSpec(name="other", family=family), workload(4, **varied), 50)) == many[:50]
     assert as_bytes(requests_for(ModelSpec(name=family), workload(5, **varied), 200)) != many
+
+
+def asked_for(requests: list[dict[str, np.ndarray]]) -> list[int]:
+    return [json.loads(request["sampling_parameters"].item())["max_tokens"] for request in requests]
+
+
+def test_a_language_model_is_asked_by_the_names_of_the_vllm_backend() -> None:
+    request = requests_for(ModelSpec(name="llm"), workload(output_tokens=9), 1)[0]
+    assert {name: (array.shape, array.dtype) for name, array in request.items()} == {
+        "text_input": ((1,), object),
+        "sampling_parameters": ((1,), object),
+        **dict.fromkeys(("stream", "exclude_input_in_output", "return_finish_reason"), ((1,), bool)),
+        **dict.fromkeys(("return_num_input_tokens", "return_num_output_tokens"), ((1,), bool)),
+    }
+    sampling = {"max_tokens": 9, "temperature": 0.0, "ignore_eos": True}
+    assert json.loads(request["sampling_parameters"].item()) == sampling
+    assert all(request[name].item() is True for name in request if request[name].dtype == bool)
+    whole = requests_for(ModelSpec(name="llm"), workload(stream=False), 1)[0]
+    assert whole["stream"].item() is False
+
+
+def test_lengths_are_drawn_evenly_and_apart_from_each_other() -> None:
+    requests = requests_for(ModelSpec(name="llm"), workload(prompt_tokens=(4, 8), output_tokens=(4, 8)), 1000)
+    answers = asked_for(requests)
+    words = [len(request["text_input"].item().split()) for request in requests]  # 0.75 a token: 3 to 6
+    assert sorted(set(answers)) == [4, 5, 6, 7, 8]
+    assert sorted(set(words)) == [3, 4, 5, 6]
+    assert min(answers.count(n) for n in range(4, 9)) > 150
+    assert abs(np.corrcoef(answers, words)[0, 1]) < 0.1
+
+
+def test_answers_lengths_leave_prompts_as_they_are() -> None:  # cells of an experiment on them see equal prompts
+    short, long = (requests_for(ModelSpec(name="llm"), workload(output_tokens=n), 20) for n in (8, 256))
+    assert [r["text_input"].item() for r in short] == [r["text_input"].item() for r in long]
+    assert (asked_for(short), asked_for(long)) == ([8] * 20, [256] * 20)
 
 
 def test_digits_are_the_images_that_training_leaves_out() -> None:
@@ -79,7 +115,8 @@ def test_sentences_are_prose_of_many_lengths() -> None:
 def test_a_worker_starts_without_the_heavy_packages() -> None:
     code = (
         "import sys, lab.load.worker; from lab.load.payload import held_out_digits; held_out_digits();"
-        "print([m for m in ('torch', 'streamlit', 'sklearn', 'transformers', 'plotly') if m in sys.modules])"
+        "heavy = ('torch', 'streamlit', 'sklearn', 'transformers', 'tokenizers', 'plotly');"
+        "print([m for m in heavy if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -103,7 +103,9 @@ class EventStream:
             async with self._session.post(url, data=body) as response:
                 if response.status != 200:
                     outcome = INVALID if response.status == UNPROCESSABLE else OUTCOME.get(response.status, ERROR)
-                    return outcome, f"HTTP {response.status}: {error_text(await response.read())}"
+                    body = await response.read()
+                    said = Events().feed(body) or [body]  # Triton puts its errors into an event
+                    return outcome, f"HTTP {response.status}: {error_text(said[0])}"
                 if response.content_type == "text/event-stream":
                     events = Events()
                     async for data in response.content.iter_any():

@@ -1,0 +1,205 @@
+"""Whole blocks of answers in chunks: real worker processes against fake servers that tell a story to each request."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from lab.errors import InputError
+from lab.load.generator import Generator, Job, Progress
+from lab.load.prompts import sentences
+from lab.measure.records import CANCELLED, OK, REFUSED, REQUESTS, TIMEOUT, TRUNCATED, Requests, Window
+from lab.spec import Arrival, ClosedLoop, Constant, ModelSpec, Workload
+from lab.stream import read_stream
+from tests.load.fakes.servers import FakeServer, free_port
+from tests.load.fakes.streams import Chunk, Story, generate_server, grpc_stream_server, openai_server
+
+LLM = ModelSpec(name="llm")
+SERVERS = {"grpc": grpc_stream_server, "http": generate_server, "openai": openai_server}
+PROTOCOLS = pytest.mark.parametrize("protocol", list(SERVERS))
+
+
+@dataclass
+class Bench:
+    folder: Path
+    generator: Generator
+    blocks: int = 0
+
+    def begin(
+        self, url: str, arrival: Arrival, duration_s: float, *, tokenizer: Path | None = None, **more: Any
+    ) -> Window:
+        self.blocks += 1
+        workload = Workload(arrival=arrival, duration_s=duration_s, **more)
+        return self.generator.begin(Job(self.blocks, _url(url, workload.protocol), LLM, workload, tokenizer))
+
+    def rows(self) -> list[dict[str, Any]]:
+        return self._table().to_pylist()
+
+    def requests(self) -> Requests:
+        return Requests.from_table(self._table())
+
+    def run(self, url: str, arrival: Arrival, duration_s: float, **more: Any) -> tuple[list[dict[str, Any]], Progress]:
+        self.begin(url, arrival, duration_s, **more)
+        progress = self.generator.wait(30)
+        assert progress.done
+        return self.rows(), progress
+
+    def _table(self) -> Any:
+        table = read_stream(self.folder / "requests-*.arrows", REQUESTS)
+        return table.filter(np.equal(table["block"].to_numpy(), self.blocks)).sort_by("request")
+
+
+def _url(url: str, protocol: str) -> str:
+    return f"openai+http://{url}/v1" if protocol == "openai" else url
+
+
+@contextmanager
+def fake(protocol: str, story: Story) -> Iterator[FakeServer]:
+    with SERVERS[protocol](story) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    folder = tmp_path_factory.mktemp("streams")
+    with Generator(folder, workers=1) as generator:
+        yield Bench(folder, generator)
+
+
+@PROTOCOLS
+def test_records_hold_the_chunks_that_the_server_sent(bench: Bench, protocol: str) -> None:
+    story = Story([Chunk(0.02, 4), Chunk(0.05, 3), Chunk(0.08, 3)])
+    with fake(protocol, story) as server:
+        rows, progress = bench.run(server.url, Constant(rate_rps=20), 0.5, protocol=protocol)
+    assert len(rows) == 10
+    assert {row["outcome"] for row in rows} == {OK}
+    assert all(row["chunk_tokens"] == [4, 3, 3] and row["output_tokens"] == 10 for row in rows)
+    assert all(row["prompt_tokens"] == 7 and row["reasoning_chunks"] == 0 for row in rows)
+    assert progress.output_tokens == 100
+    streams = bench.requests().streams
+    assert streams is not None
+    # Stamps are of one clock with the server's, and each chunk came after it was sent.
+    late = streams.t_ns.reshape(10, 3) - np.array(story.sent_ns)
+    assert (late > 0).all()
+    assert np.median(late) < 50_000_000
+
+
+@PROTOCOLS
+def test_a_stream_that_never_ends_is_given_up_and_its_tokens_are_kept(bench: Bench, protocol: str) -> None:  # T12, T22
+    story = Story([Chunk(0.05 * i, 2) for i in range(4)], hangs=True)
+    with fake(protocol, story) as server:
+        window = bench.begin(server.url, Constant(rate_rps=10), 0.5, protocol=protocol, timeout_s=0.8)
+        progress = bench.generator.wait(30)
+        deadline = time.monotonic() + 5
+        while story.cancelled < 5 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert story.cancelled == 5
+    rows = bench.rows()
+    assert len(rows) == 5
+    assert {row["outcome"] for row in rows} == {TIMEOUT}
+    assert {row["output_tokens"] for row in rows} == {8}
+    assert {len(row["chunk_ns"]) for row in rows} == {4}
+    assert max(row["done_ns"] for row in rows) < window.end_ns + (0.8 + 2) * 1e9
+    assert progress.output_tokens == 40
+
+
+@PROTOCOLS
+def test_stop_keeps_the_tokens_of_unfinished_answers(bench: Bench, protocol: str) -> None:  # T22
+    story = Story([Chunk(0.01 * i, 1) for i in range(10)], hangs=True)
+    with fake(protocol, story) as server:
+        bench.begin(server.url, ClosedLoop(concurrency=3), 20, protocol=protocol, timeout_s=20)
+        while not all(len(sent) == 10 for sent in story.sent_ns) or len(story.sent_ns) < 3:
+            bench.generator.wait(0.05)
+        bench.generator.wait(0.3)
+        bench.generator.cancel()
+        bench.generator.wait(10)
+    rows = bench.rows()
+    assert [row["outcome"] for row in rows] == [CANCELLED] * 3
+    assert [row["output_tokens"] for row in rows] == [10] * 3
+
+
+@PROTOCOLS
+def test_a_server_that_dies_leaves_the_tokens_that_came(bench: Bench, protocol: str) -> None:  # P9, T13
+    story = Story([Chunk(0.01 * i, 1) for i in range(5)], hangs=True)
+    with fake(protocol, story) as server:
+        window = bench.begin(server.url, Constant(rate_rps=20), 1.0, protocol=protocol, timeout_s=20)
+        while not story.sent_ns or len(story.sent_ns[0]) < 5:
+            bench.generator.wait(0.02)
+        bench.generator.wait(0.2)
+        server.kill()
+        assert bench.generator.wait(10).done
+    rows = bench.rows()
+    assert len(rows) == 20
+    assert (rows[0]["outcome"], rows[0]["output_tokens"]) == (TRUNCATED, 5)
+    assert rows[-1]["outcome"] == REFUSED
+    assert max(row["done_ns"] for row in rows) < window.end_ns + 2e9
+
+
+@PROTOCOLS
+def test_errors_in_the_middle_are_truncated_answers(bench: Bench, protocol: str) -> None:  # T6
+    story = Story([Chunk(0, 1), Chunk(0.01, 1), Chunk(0.02, 1)], fails=("INTERNAL", "out of cache"))
+    with fake(protocol, story) as server:
+        rows, progress = bench.run(server.url, ClosedLoop(concurrency=2, think_s=0.05), 0.4, protocol=protocol)
+    assert len(rows) > 4
+    assert progress.errors == {"truncated": len(rows)}
+    assert all("out of cache" in row["detail"] and row["output_tokens"] == 3 for row in rows)
+
+
+@PROTOCOLS
+def test_a_request_that_is_wrong_in_itself_ends_the_block(bench: Bench, protocol: str) -> None:  # P3
+    story = Story(fails=("INVALID_ARGUMENT", "prompt of 3000 tokens; allowed: 1024"))
+    with fake(protocol, story) as server:
+        bench.begin(server.url, Constant(rate_rps=50), 60, protocol=protocol)
+        with pytest.raises(InputError, match=r"model llm: .*prompt of 3000 tokens; allowed: 1024"):
+            bench.generator.wait(20)
+
+
+def test_prompts_have_the_tokens_that_the_tokenizer_counts(bench: Bench, tmp_path: Path) -> None:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.train_from_iterator(sentences(), trainers.BpeTrainer(vocab_size=1000, show_progress=False))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    story = Story([Chunk(0, 1)])
+    with fake("http", story) as server:
+        for lengths in (33, (50, 60)):
+            story.requests.clear()
+            more: dict[str, Any] = {"protocol": "http", "prompt_tokens": lengths, "output_tokens": (2, 5)}
+            rows, _ = bench.run(server.url, Constant(rate_rps=50), 0.4, tokenizer=tmp_path / "tokenizer.json", **more)
+            counts = [len(tokenizer.encode(body["text_input"]).ids) for body in story.requests]
+            assert len(counts) == len(rows) == 20
+            low, high = lengths if isinstance(lengths, tuple) else (lengths, lengths)
+            assert low <= min(counts) <= max(counts) <= high
+            asked = {json.loads(body["sampling_parameters"])["max_tokens"] for body in story.requests}
+            assert asked == {2, 3, 4, 5}
+
+
+def test_a_server_is_asked_for_the_name_it_serves_the_model_by(bench: Bench) -> None:
+    story = Story([Chunk(0, 1)])
+    with fake("openai", story) as server:
+        served = {"protocol": "openai", "served_model": "HuggingFaceTB/SmolLM2-135M-Instruct"}
+        bench.run(server.url, Constant(rate_rps=20), 0.1, **served)
+    assert {body["model"] for body in story.requests} == {"HuggingFaceTB/SmolLM2-135M-Instruct"}
+
+
+def test_only_a_language_model_speaks_openai(bench: Bench) -> None:
+    workload = Workload(arrival=ClosedLoop(concurrency=1), duration_s=1, protocol="openai")
+    with pytest.raises(InputError, match=r"workload\.protocol 'openai' for family null; allowed: grpc, http"):
+        bench.generator.begin(Job(99, f"127.0.0.1:{free_port()}", ModelSpec(name="null"), workload))
+
+
+def test_workers_share_the_requests_of_a_language_model(tmp_path: Path) -> None:
+    story = Story([Chunk(0.01, 1)])
+    with fake("http", story) as server, Generator(tmp_path, workers=2) as generator:
+        rows, progress = Bench(tmp_path, generator).run(server.url, Constant(rate_rps=40), 0.5, protocol="http")
+    assert [row["request"] for row in rows] == list(range(20))
+    assert progress.output_tokens == 20
+    assert len({body["text_input"] for body in story.requests}) == 20
