@@ -23,6 +23,7 @@ from lab.run.equality import Answer, ask
 from lab.run.folder import RunFolder
 from lab.run.plan import Block
 from lab.serve import weights
+from lab.serve.health import live_processes
 from lab.serve.metrics import pending, scrape
 from lab.serve.openai_server import OpenAIServer
 from lab.serve.triton import Server
@@ -116,7 +117,7 @@ class Bench:
         """Measure one block to its end and return what was sent and answered. Calls `on_tick(phase, progress)` ten
         times a second. RunError when the server or a load worker dies; what was measured until then is kept."""
         self.put(block.model)
-        self._settle(block.model.name)
+        self._settle(block.model)
         generator, folder = self._generator, self.folder
         model, workload = block.model, block.workload
         url = _url(self.server, workload.protocol)
@@ -167,16 +168,24 @@ class Bench:
             folder.event("block_end", block=index, planned=planned, end_ns=end_ns)
         return progress
 
-    def _settle(self, name: str) -> None:
-        """Wait until Triton has worked off what the block before left behind: requests that the client gave up on
-        stay in Triton's queue and would be served at the expense of this block."""
+    def _settle(self, model: ModelSpec) -> None:
+        """Wait until nothing of the block before is left in the server: requests that the client gave up on stay in
+        Triton's queue, and the processes of what a reload replaced live on for seconds with all their memory."""
         until = time.monotonic() + SETTLE_LIMIT_S
-        while (waiting := pending(self.server.metrics_url, name)) and not self._stopped():
+        while (left := self._left_behind(model)) and not self._stopped():
             if time.monotonic() > until:
-                text = f"After {SETTLE_LIMIT_S:g} s {waiting} requests of the block before still wait in Triton."
-                self.folder.event("problem", text=text)
+                self.folder.event("problem", text=f"After {SETTLE_LIMIT_S:g} s there are still {left}.")
                 return
             time.sleep(TICK_S)
+
+    def _left_behind(self, model: ModelSpec) -> str:
+        """What is still there of earlier blocks, in words; "" when there is nothing."""
+        if waiting := pending(self.server.metrics_url, model.name):
+            return f"{waiting} requests of the block before in Triton's queue"
+        replaced = 0
+        if self.server.pid is not None:
+            replaced = live_processes(self.server.pid).get(model.name, 0) - model.instances
+        return f"{replaced} processes of the model as it was before" if replaced > 0 else ""
 
     def _look_at(self, name: str) -> None:
         """After failures: a model whose process is dead is named, and loaded anew before it is measured again.
