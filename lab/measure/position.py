@@ -46,9 +46,9 @@ class Held:
 
 
 def by_position(requests: Requests, window: Window, buckets: int = BUCKETS) -> list[Bucket]:
-    """Time per token along the answers that were due in the window and succeeded, in stretches of equal length; those
-    that no token fell in are left out. A chunk of k tokens took its wait over k for each. Empty where nothing was
-    streamed, or the server did not say how many tokens each chunk held."""
+    """Time per token along successful answers, in stretches of equal length; those that no token fell in are left out.
+    What counts is when a token came: in the window, whenever its answer began. A chunk of k tokens took its wait over k
+    for each. Empty where nothing was streamed, or the server did not say how many tokens each chunk held."""
     streams = requests.streams
     if streams is None:
         return []
@@ -58,8 +58,8 @@ def by_position(requests: Requests, window: Window, buckets: int = BUCKETS) -> l
     before = np.concatenate([np.zeros(1, np.int64), written])[streams.first[:-1]]
     uncounted = np.zeros(len(requests), dtype=np.int64)
     np.add.at(uncounted, request, streams.tokens[chunk] < 0)
-    answered = inside(requests.due_ns, window) & (requests.outcome == OK) & (uncounted == 0)
-    own = answered[request] & (streams.tokens[chunk] > 0)
+    answered = (requests.outcome == OK) & (uncounted == 0)
+    own = answered[request] & (streams.tokens[chunk] > 0) & inside(streams.t_ns[chunk], window)
     if not own.any():
         return []
     request, chunk = request[own], chunk[own]

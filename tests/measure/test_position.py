@@ -36,12 +36,18 @@ def test_a_chunk_of_several_tokens_shares_its_wait(answers_of, answer, window_of
     ]
 
 
-def test_answers_that_broke_off_or_were_warm_up_do_not_count(answers_of, answer, window_of):
+def test_tokens_of_the_warm_up_and_of_answers_that_broke_off_do_not_count(answers_of, answer, window_of):
     early = answer([(10, 1), (500, 1)], due=0)
     broken = answer([(1100, 1), (1500, 1)], due=1000, outcome="truncated")
     good = answer([(1200, 1), (1210, 1)], due=1100)
     found = by_position(answers_of(early, broken, good), window_of(2000, 1000))
     assert [(b.median_s, b.n) for b in found] == [(pytest.approx(0.010), 1)]
+
+
+def test_the_later_part_of_an_answer_that_began_in_the_warm_up_counts(answers_of, answer, window_of):
+    """Long answers may all begin there: tokens 6 to 9 come at 21, 28, 36 and 45 ms."""
+    found = by_position(answers_of(rising(answer)), window_of(1000, 20), buckets=1)
+    assert [(b.median_s, b.n) for b in found] == [(pytest.approx(0.0075), 4)]
 
 
 def test_chunks_nobody_counted_have_no_place(answers_of, answer, window_of):
