@@ -66,7 +66,14 @@ def held(folder: RunFolder, factor: str | None, load: str, levels: Sequence[str]
     """{level: the most tokens held since the model was loaded, with the memory of its process then}, over the whole
     run, whatever the load: what a block wrote stays for the next one, until the model is loaded anew."""
     cells = [cell["factors"] for cell in folder.document["cells"]]
-    server, telemetry = folder.read("server"), folder.read("telemetry")
+    # Only what is looked at, and in one piece: a long run has thousands of small ones, and each block looks through.
+    server, telemetry = (
+        table.combine_chunks().filter(pc.equal(table["field"], name))
+        for table, name in (
+            (folder.read("server"), "engine_cache_tokens_used"),
+            (folder.read("telemetry"), "memory_bytes"),
+        )
+    )
     found: dict[str, list[Held]] = {level: [] for level in levels}
     before: dict[str, Any] | None = None
     most = 0

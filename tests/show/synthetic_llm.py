@@ -129,7 +129,7 @@ class LlmAuthor(Author):
             values = {"engine_running": running, "engine_waiting": waiting, "engine_cache_tokens_used": held,
                       "engine_cache_tokens_total": model.max_batch_size * model.max_request_tokens,
                       "engine_weight_bytes": WEIGHTS_MIB * MIB, "engine_preemptions": 0.0,
-                      "engine_cache_bytes": held * TOKEN_BYTES}  # fmt: skip
+                      "engine_cache_bytes": model.kv_cache * model.max_batch_size * model.max_request_tokens * TOKEN_BYTES}  # fmt: skip
             values |= {f"engine_{name}": value for name, value in zip(COUNTERS, counted, strict=True)}
             self.scrape(start_ns + int(t_s * SECOND), model.name, values)
         self.memory(start_ns, engine, model)

@@ -139,7 +139,13 @@ def _off(row: Row) -> str:
     """ "4.1 % too low", or which side is missing."""
     error = row.error_fraction
     if error is None:
-        return "not predicted" if row.predicted_bytes is None else "not measured"
+        return (
+            "not predicted"
+            if row.predicted_bytes is None
+            else "none seen"
+            if row.measured_bytes == 0
+            else "not measured"
+        )
     return f"{format_fraction(abs(error))} too {'high' if error > 0 else 'low'}" if error else "exact"
 
 
