@@ -41,6 +41,10 @@ QKV, OUT, GATE_UP, DOWN = range(4)  # the matrices of a layer
 HEAD, EMBEDDING = range(2)  # those after the last one's
 EPOCH, INSIDE, FIRST = range(3)  # places in `meeting`; from FIRST on, two for each phase: pieces taken, pieces done
 SPINS = 1000
+"""Looks at an unfinished phase before another thread is let in: some 20 µs."""
+
+AHEAD = 4096
+"""Bytes by which a tile asks memory for its own matrix in advance."""
 
 
 class Shape(NamedTuple):
@@ -168,24 +172,26 @@ TILE_1, TILE_2, TILE_3, TILE_4, TILE_5, TILE_6, TILE_7, TILE_8 = (tiles[min(n, T
 
 
 @njit
-def tile(n: Any, matrix: Any, at: Any, x: Any, row: Any, steps: Any, sums: Any) -> None:
+def tile(
+    n: Any, matrix: Any, at: Any, x: Any, row: Any, steps: Any, sums: Any, ahead: Any = AHEAD, stride: Any = 4 * BLOCK
+) -> None:
     """Rows `row` to `row + n` of x; n from 1 to TILE."""
     if n == 1:
-        TILE_1(matrix, at, x, row, steps, sums)
+        TILE_1(matrix, at, x, row, steps, sums, ahead, stride)
     elif n == 2:
-        TILE_2(matrix, at, x, row, steps, sums)
+        TILE_2(matrix, at, x, row, steps, sums, ahead, stride)
     elif n == 3:
-        TILE_3(matrix, at, x, row, steps, sums)
+        TILE_3(matrix, at, x, row, steps, sums, ahead, stride)
     elif n == 4:
-        TILE_4(matrix, at, x, row, steps, sums)
+        TILE_4(matrix, at, x, row, steps, sums, ahead, stride)
     elif n == 5:
-        TILE_5(matrix, at, x, row, steps, sums)
+        TILE_5(matrix, at, x, row, steps, sums, ahead, stride)
     elif n == 6:
-        TILE_6(matrix, at, x, row, steps, sums)
+        TILE_6(matrix, at, x, row, steps, sums, ahead, stride)
     elif n == 7:
-        TILE_7(matrix, at, x, row, steps, sums)
+        TILE_7(matrix, at, x, row, steps, sums, ahead, stride)
     else:
-        TILE_8(matrix, at, x, row, steps, sums)
+        TILE_8(matrix, at, x, row, steps, sums, ahead, stride)
 
 
 @njit
@@ -225,14 +231,20 @@ def _product(end: Any) -> Any:
         """out ← x [rows, columns / 2] times the matrix at `at`, ended by `end`; all threads' work."""
         steps, sums = x.shape[1], space.sums[me]
         grain, pieces = cut(blocks)
+        passes = (rows + TILE - 1) // TILE
         while True:
             piece = take(space.meeting, phase, pieces)
             if piece < 0:
                 break
             for block in range(piece * grain, min((piece + 1) * grain, blocks)):
+                ahead, stride = AHEAD, 4 * BLOCK
+                if passes > 1:  # each asks for its part of the next block, so that reading never waits for computing
+                    ahead, stride = 4 * BLOCK * steps, 4 * BLOCK // passes
                 for row in range(0, rows, TILE):
                     n = min(TILE, rows - row)
-                    tile(n, arena, at + block * steps * BLOCK, x, row, steps, sums)
+                    tile(n, arena, at + block * steps * BLOCK, x, row, steps, sums, ahead, stride)
+                    if passes > 1:
+                        ahead += steps * stride
                     end(sums, n, out, row, block)
             finish(space.meeting, phase)
         wait(space.meeting, phase, pieces)

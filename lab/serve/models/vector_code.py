@@ -24,16 +24,12 @@ from llvmlite import ir
 from numba import config, extending, types
 from numba.core import cgutils
 
-intrinsic: Callable[[Any], Any] = (
-    extending.intrinsic
-)  # whose own type says that what it makes is called with `typing` first
+# Its own type would have callers pass the first parameter, `typing`, too.
+intrinsic: Callable[[Any], Any] = extending.intrinsic
 
 LANES = 16  # float32 sums in a register
 BLOCK = 2 * LANES
 """Rows of a tile: two registers, so that a vector's pair, once loaded, is used twice."""
-
-AHEAD = 4096
-"""Bytes by which a tile asks memory for its matrix in advance."""
 
 
 def _features() -> str:
@@ -110,10 +106,10 @@ def _spread(builder: Any, value: Any) -> Any:
 
 def _tile(vectors: int) -> Any:
     @intrinsic
-    def tile(typing: Any, matrix: Any, at: Any, x: Any, row: Any, steps: Any, y: Any) -> Any:
+    def tile(typing: Any, matrix: Any, at: Any, x: Any, row: Any, steps: Any, y: Any, ahead: Any, stride: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             matrix, x, y = (context.make_array(signature.args[i])(context, builder, arguments[i]) for i in (0, 2, 5))
-            at, row, steps = (arguments[i] for i in (1, 3, 4))
+            at, row, steps, ahead, stride = (arguments[i] for i in (1, 3, 4, 6, 7))
             start = builder.bitcast(builder.gep(matrix.data, [at]), _INTS.as_pointer())
             width = builder.extract_value(x.shape, 1)
             rows = [builder.gep(x.data, [builder.mul(builder.add(row, _INT64(i)), width)]) for i in range(vectors)]
@@ -127,12 +123,14 @@ def _tile(vectors: int) -> Any:
             for each in sums:
                 each.add_incoming(ir.Constant(_FLOATS, [0.0] * LANES), before)
             place = builder.mul(step, _INT64(2))
+            later = builder.bitcast(start, ir.IntType(8).as_pointer())
+            later = builder.gep(later, [builder.add(ahead, builder.mul(step, stride))])
             halves = []
             for half in range(2):
+                line = builder.gep(later, [_INT64(4 * LANES * half)])
+                read, keep, data = _INT(0), _INT(2), _INT(1)  # into the second-level cache
+                _call(builder, "llvm.prefetch.p0", ir.VoidType(), line, read, keep, data)
                 pointer = builder.gep(start, [builder.add(place, _INT64(half))])
-                later = builder.gep(builder.bitcast(pointer, ir.IntType(8).as_pointer()), [_INT64(AHEAD)])
-                read, keep, data = _INT(0), _INT(3), _INT(1)
-                _call(builder, "llvm.prefetch.p0", ir.VoidType(), later, read, keep, data)
                 halves.append(builder.load(pointer, align=4))
             new = []
             for i, vector in enumerate(rows):
@@ -149,14 +147,16 @@ def _tile(vectors: int) -> Any:
                 builder.store(value, builder.gep(place, [_INT64(i)]), align=4)
             return context.get_dummy_value()
 
-        return types.void(matrix, types.int64, x, types.int64, types.int64, y), generate
+        return types.void(matrix, types.int64, x, types.int64, types.int64, y, types.int64, types.int64), generate
 
     return tile
 
 
 tiles = [_tile(vectors) for vectors in range(1, TILE + 1)]
-"""tiles[v - 1](matrix uint32 [:], at, x uint32 [:, :], row, steps, y float32 [v or more, BLOCK]): the block of `matrix`
-that begins at element `at`, times rows `row` to `row + v` of x (`steps` pairs of each, one or more), into y."""
+"""tiles[v - 1](matrix uint32 [:], at, x uint32 [:, :], row, steps, y float32 [v or more, BLOCK], ahead, stride): the
+block of `matrix` that begins at element `at`, times rows `row` to `row + v` of x (`steps` pairs of each, one or more),
+into y. Meanwhile memory is asked for what will be needed next: at each step for the bytes of a step, `ahead` bytes
+behind the beginning of the block plus `stride` a step."""
 
 
 @intrinsic
