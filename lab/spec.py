@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -408,7 +408,15 @@ def parse(kind: type[V], data: Any) -> V:
 def set_path(value: V, path: str, new: Any) -> V:
     """A copy of `value` with the field at a dotted path replaced; fields that were left to their default stay so
     (model.family follows a new model.name). InputError when the path or the value does not fit."""
-    return parse(type(value), _replace(_written(value), path.split("."), plain(new), path, type(value)))
+    return set_paths(value, [(path, new)])
+
+
+def set_paths(value: V, changes: Sequence[tuple[str, Any]]) -> V:
+    """The same for several paths, checked once all are set: they need to fit together, not one by one."""
+    data = _written(value)
+    for path, new in changes:
+        data = _replace(data, path.split("."), plain(new), path, type(value))
+    return parse(type(value), data)
 
 
 def parse_setting(text: str) -> tuple[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lab.spec import ClosedLoop, Experiment, ModelSpec, Reference, Workload, set_path
+from lab.spec import ClosedLoop, Experiment, ModelSpec, Reference, Workload, set_path, set_paths
 
 Role = Literal["saturation", "cell"]
 
@@ -99,10 +99,11 @@ def settle(experiment: Experiment, settings: list[tuple[str, Any]], *, quick: bo
     """The experiment with `--quick` and then each `--set PATH=VALUE` applied. A path that is a factor gets the given
     level (or list of levels) instead of its own, so that a setting is never silently overruled by a factor."""
     experiment = experiment.when_quick() if quick else experiment.as_it_stands()
+    factors = dict(experiment.factors)
+    changes: list[tuple[str, Any]] = []
     for path, value in settings:
-        if path in experiment.factors:
-            levels = tuple(value) if isinstance(value, list) else (value,)
-            experiment = set_path(experiment, "factors", {**experiment.factors, path: levels})
+        if path in factors:
+            factors[path] = tuple(value) if isinstance(value, list) else (value,)
         else:
-            experiment = set_path(experiment, path, value)
-    return experiment
+            changes.append((path, value))
+    return set_paths(experiment, [*changes, ("factors", factors)])

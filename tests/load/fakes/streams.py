@@ -173,8 +173,11 @@ def openai_server(story: Story) -> Iterator[FakeServer]:
             request, story, event, error=lambda text: {"error": {"message": text}}, after=[*after, "[DONE]"]
         )
 
-    paths = ("/v1/completions", "/v1/chat/completions")
-    with http_app([web.post(path, complete) for path in paths], story) as server:
+    async def models(_: web.Request) -> web.StreamResponse:
+        return web.json_response({"data": [{"id": "small"}]})
+
+    routes = [web.post(path, complete) for path in ("/v1/completions", "/v1/chat/completions")]
+    with http_app([*routes, web.get("/v1/models", models)], story) as server:
         yield server
 
 
