@@ -14,23 +14,32 @@ from streamlit.components.v2 import manifest_scanner
 from streamlit.runtime.scriptrunner import script_runner
 
 from lab.run import results
-from tests.show import synthetic
+from tests.show import synthetic, synthetic_llm
 
 DONE, STOPPED, FAILED = (
     "20261130-010101-batching-done",
     "20261130-010201-batching-stop",
     "20261130-010301-batching-fail",
 )
+KV_CACHE, LLM_BATCHING, LLM_LOAD = (
+    "20261130-010401-kv-cache-done",
+    "20261130-010501-llm-batching-done",
+    "20261130-010601-load-llm",
+)
 
 
 @pytest.fixture(scope="session")
 def shelf(tmp_path_factory: pytest.TempPathFactory, lab_home: Path) -> Iterator[Path]:
-    """A LAB_HOME that holds one finished, one stopped and one failed batching run. Not to be written to."""
+    """A LAB_HOME that holds one finished, one stopped and one failed batching run, and a finished run of each kind on
+    a language model. Not to be written to."""
     own = tmp_path_factory.mktemp("shelf")
     os.environ["LAB_HOME"] = str(own)
     synthetic.batching_run(DONE, duration_s=2.0, repeats=2)
     synthetic.batching_run(STOPPED, duration_s=2.0, state="cancelled")
     synthetic.batching_run(FAILED, duration_s=2.0, state="failed")
+    synthetic_llm.run("kv_cache", KV_CACHE)
+    synthetic_llm.run("llm_batching", LLM_BATCHING)
+    synthetic_llm.load_run(LLM_LOAD, 20.0)
     os.environ["LAB_HOME"] = str(lab_home)
     yield own
 

@@ -126,10 +126,16 @@ class LlmAuthor(Author):
         )  # fmt: skip
         self.answers(index, start_ns, engine, workload.timeout_s)
         for t_s, running, waiting, held, *counted in engine.samples:
-            values = {"engine_running": running, "engine_waiting": waiting, "engine_cache_tokens_used": held,
-                      "engine_cache_tokens_total": model.max_batch_size * model.max_request_tokens,
-                      "engine_weight_bytes": WEIGHTS_MIB * MIB, "engine_preemptions": 0.0,
-                      "engine_cache_bytes": model.kv_cache * model.max_batch_size * model.max_request_tokens * TOKEN_BYTES}  # fmt: skip
+            room = model.kv_cache * model.max_batch_size * model.max_request_tokens
+            values = {
+                "engine_running": running,
+                "engine_waiting": waiting,
+                "engine_cache_tokens_used": held,
+                "engine_cache_tokens_total": room,
+                "engine_weight_bytes": WEIGHTS_MIB * MIB,
+                "engine_preemptions": 0.0,
+                "engine_cache_bytes": room * TOKEN_BYTES,
+            }
             values |= {f"engine_{name}": value for name, value in zip(COUNTERS, counted, strict=True)}
             self.scrape(start_ns + int(t_s * SECOND), model.name, values)
         self.memory(start_ns, engine, model)

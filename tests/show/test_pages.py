@@ -6,21 +6,24 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from lab.errors import RunError
-from lab.run import catalogue, launch, results
+from lab.errors import RunError, ServerError
+from lab.run import catalogue, conversation, launch, results
+from lab.run.conversation import Piece
 from lab.run.folder import RunFolder
 from lab.show.ui import flight, listing, machine, reads
-from tests.show.conftest import DONE, FAILED, STOPPED
+from lab.spec import ModelSpec
+from tests.show.conftest import DONE, FAILED, KV_CACHE, LLM_BATCHING, LLM_LOAD, STOPPED
 from tests.show.synthetic import Author, batching_run
 
 PROJECT = Path(__file__).parents[2]
-PAGES = ("start", "batching", "live", "runs", "system")
+PAGES = ("start", "batching", "kv_cache", "scheduling", "try_it", "live", "runs", "system")
 GOING = "20261130-020202-load-goes"
 
 
@@ -82,15 +85,27 @@ def test_a_page_shows_a_run_that_ended(page: str, run: str, full_home: Path) -> 
     assert len(app.metric) <= 4
 
 
-@pytest.mark.parametrize("page", ["batching", "live"])
-def test_every_chart_has_a_text_with_a_number_and_a_unit_and_its_data(page: str, full_home: Path) -> None:
-    app = open_page(page, run=DONE)
+@pytest.mark.parametrize(
+    ("page", "run"),
+    [
+        ("batching", DONE),
+        ("live", DONE),
+        ("live", LLM_LOAD),
+        ("kv_cache", KV_CACHE),
+        ("scheduling", LLM_BATCHING),
+    ],
+)
+def test_every_chart_has_a_text_with_a_number_and_a_unit_and_its_data(page: str, run: str, full_home: Path) -> None:
+    app = open_page(page, run=run)
+    assert not app.exception and not app.error
     drawn = charts(app)
     assert len(drawn) >= 1
     for data in drawn:
-        assert re.search(r"\d (ms|s|req/s|%|MiB|executions|µs)", data["alt"]), data["alt"]
+        told = re.search(r"\d (ms|s|req/s|tok/s|%|MiB|executions|µs)", data["alt"])
+        assert told or "nothing to draw" in data["alt"], data["alt"]
         assert len(data["figure"]["data"]) <= 4 or page == "live"
-    assert len([e for e in app.expander if e.label.endswith("Show data")]) == len(drawn)
+    shown = [data for data in drawn if data["figure"]["data"]]
+    assert len([e for e in app.expander if e.label.endswith("Show data")]) == len(shown) >= 1
 
 
 @pytest.mark.parametrize("page", ["batching", "live"])
@@ -358,6 +373,121 @@ def test_the_run_form_hands_on_what_was_chosen(empty_home: Path, started: list[t
     assert (experiment, settings, quick) == ("batching", ["model.name=embedder", "slo.latency_s=0.05"], False)
 
 
+# --- KV cache and continuous batching -----------------------------------------------------------------------------
+
+
+def test_the_cache_shows_flat_against_rising(full_home: Path) -> None:
+    app = open_page("kv_cache", run=KV_CACHE, k_output="128 tokens")
+    assert [metric.label for metric in app.metric] == [
+        "Tokens a second", "Between tokens, mean", "To the first token, mean", "Peak memory",
+    ]  # fmt: skip
+    alt = charts(app)[0]["alt"]
+    found = re.findall(
+        r"with KV cache (on|off) a token takes ([\d.]+) ms at the start and ([\d.]+) ms at token 128", alt
+    )
+    times = {level: (float(first), float(last)) for level, first, last in found}
+    # 16 + 128 tokens are read anew at 0.18 ms each, from 16 + 1 on: some 20 ms more at the end.
+    assert times["off"][1] - times["off"][0] == pytest.approx(20, abs=2)
+    assert times["on"][1] - times["on"][0] == pytest.approx(0, abs=1)
+
+
+def test_the_link_chooses_the_lengths(full_home: Path) -> None:
+    said = [charts(open_page("kv_cache", run=KV_CACHE, k_output=f"{n} tokens"))[0]["alt"] for n in (32, 128)]
+    assert "answers of 32 tokens" in said[0] and "answers of 128 tokens" in said[1]
+
+
+def test_static_wastes_slots_that_continuous_fills(full_home: Path) -> None:
+    notes = [c.value for c in open_page("scheduling", run=LLM_BATCHING).caption if "a request waited" in c.value]
+    static, continuous = (float(re.search(r"([\d.]+) %", note)[1]) for note in notes)  # type: ignore[index]
+    assert static > 5 * continuous
+
+
+def test_a_run_is_linked_to_the_page_of_its_experiment(full_home: Path) -> None:
+    pages = {link.proto.page for link in open_page("runs").get("page_link")}
+    assert {"batching", "kv_cache", "scheduling"} <= pages
+
+
+def test_the_forms_hand_on_what_was_chosen(empty_home: Path, started: list[tuple[Any, ...]]) -> None:
+    for page, params in (("kv_cache", {"k_users": "4"}), ("scheduling", {"s_batch": "16", "s_depth": "whole"})):
+        app = open_page(page, **params)
+        app.button(key="run_ab").click().run()
+        assert not app.exception
+        RunFolder.open(started[-1][3]).set_status("done")
+        reads.run_lines.clear()
+    assert [call[:3] for call in started] == [
+        ("kv_cache", ["workload.arrival.concurrency=4"], True),
+        ("llm_batching", ["model.max_batch_size=16"], False),
+    ]
+
+
+# --- Try it -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """A stand-in for the language model; what it was asked."""
+    asked: list[dict[str, Any]] = []
+
+    def say(prompt: str, **sampling: Any) -> Iterator[Piece]:
+        asked.append({"prompt": prompt, **sampling})
+        sent_ns = time.perf_counter_ns()
+        for i, (text, tokens) in enumerate((("a <b>", 4), (" $x$", 3), (" c", 3))):
+            yield Piece(text, tokens, sent_ns + (i + 1) * 100_000_000, "length" if i == 2 else None, 9, None)
+
+    def prepare(spec: ModelSpec) -> str:
+        asked.append({"prepared": (spec.kv_cache, spec.scheduler, spec.stream_interval)})
+        return "127.0.0.1:1"
+
+    monkeypatch.setattr(conversation, "why_not", lambda spec: None)
+    monkeypatch.setattr(conversation, "prepare", prepare)
+    monkeypatch.setattr(conversation, "say", say)
+    return asked
+
+
+def test_an_answer_is_written_and_scored(empty_home: Path, model: list[dict[str, Any]]) -> None:
+    app = open_page("try_it", t_cache="false", t_chunk="4", t_tokens="32")
+    app.button(key="write").click().run()
+    assert not app.exception
+    assert model[0] == {"prepared": (False, "continuous", 4)}
+    assert (model[1]["max_tokens"], model[1]["temperature"]) == (32, 0.0)
+    (text,) = [h.proto.body for h in app.get("html") if "class='lab-answer'" in h.proto.body]
+    assert "a &lt;b&gt; $x$ c" in text
+    assert "It reached the longest allowed: 10 tokens after a prompt of 9" in words(app)
+    assert "With KV cache off, 4 in a chunk the first of 10 tokens came after 100 ms" in words(app)
+
+
+def test_the_switcher_scores_the_same_answer_anew(empty_home: Path, model: list[dict[str, Any]]) -> None:
+    app = open_page("try_it")
+    app.button(key="write").click().run()
+    between = {}
+    for tool in ("lab", "AIPerf", "LLMPerf"):
+        app.segmented_control(key="t_tool").set_value(tool).run()
+        between[tool] = app.metric[1].value
+    assert between == {"lab": "33.3 ms", "AIPerf": "22.2 ms", "LLMPerf": "100 ms"}
+    assert len(model) == 2  # asked once
+
+
+def test_why_nothing_can_be_written_is_said(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation, "why_not", lambda spec: "No Triton runs; start it")
+    app = open_page("try_it")
+    assert app.button(key="write").disabled
+    assert "No Triton runs; start it" in words(app)
+
+
+def test_an_answer_that_breaks_off_is_kept_as_far_as_it_came(
+    empty_home: Path, model: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def say(prompt: str, **sampling: Any) -> Iterator[Piece]:
+        yield Piece("half", 1, time.perf_counter_ns(), None, 9, None)
+        raise ServerError("model llm: the server is gone")
+
+    monkeypatch.setattr(conversation, "say", say)
+    app = open_page("try_it")
+    app.button(key="write").click().run()
+    assert [e.value for e in app.error] == ["model llm: the server is gone"]
+    assert "It was stopped: 1 token" in words(app)
+
+
 # --- Live run ---------------------------------------------------------------------------------------------------
 
 
@@ -419,6 +549,27 @@ def test_between_a_change_and_its_effect_the_control_keeps_what_was_asked(empty_
     app = open_page("live", run=GOING)
     app.number_input(key=f"l_rate_rps_{GOING}").set_value(250.0).run()
     assert app.run().number_input(key=f"l_rate_rps_{GOING}").value == 250.0
+
+
+def test_cache_and_scheduler_of_a_language_model_are_changed_while_it_writes(empty_home: Path) -> None:
+    workload = {"arrival": {"kind": "poisson", "rate_rps": 2}, "duration_s": 60}
+    folder = Author(catalogue.single({"name": "llm"}, workload, []), GOING, quick=False).folder
+    folder.set_status("running", progress=0.5)
+    app = open_page("live", run=GOING)
+    assert not app.exception
+    app.toggle(key=f"l_kv_cache_{GOING}").set_value(False).run()
+    app.segmented_control(key=f"l_scheduler_{GOING}").set_value("static").run()
+    assert sent(folder) == [{"kv_cache": False}, {"scheduler": "static"}]
+
+
+def test_a_language_models_load_shows_its_tokens(full_home: Path) -> None:
+    app = open_page("live", run=LLM_LOAD)
+    labels = ["Tokens a second", "To the first token, p50", "Between tokens, p50", "Answered at once"]
+    assert [metric.label for metric in app.metric] == labels
+    assert all(metric.value != "n/a" for metric in app.metric)
+    axes = charts(app)[0]["figure"]["layout"]
+    titles = [axes[f"yaxis{n}"]["title"]["text"] for n in ("", "2", "3", "4", "5", "6")]
+    assert titles == ["tok/s", "first token, ms", "between tokens, ms", "requests", "tokens in cache", "memory, MiB"]
 
 
 def test_an_experiment_offers_no_change_by_hand(full_home: Path) -> None:
@@ -508,8 +659,9 @@ def test_two_hundred_runs_are_listed_at_once_and_a_page_at_a_time(full_home: Pat
     app = open_page("runs")
     assert not app.exception
     assert len([b for b in app.button if str(b.key).startswith("delete_")]) == listing.PAGE_SIZE
-    app.number_input(key="r_page").set_value(17).run()
-    assert len([b for b in app.button if str(b.key).startswith("delete_")]) == 203 - 16 * listing.PAGE_SIZE
+    runs, last = 200 + len(list((full_home / "runs").glob("20261130-*"))), 18
+    app.number_input(key="r_page").set_value(last).run()
+    assert len([b for b in app.button if str(b.key).startswith("delete_")]) == runs - (last - 1) * listing.PAGE_SIZE
 
 
 # --- System -----------------------------------------------------------------------------------------------------
