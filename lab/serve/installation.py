@@ -62,9 +62,13 @@ def environment() -> dict[str, str]:
     if library is not None and library.is_absolute():
         libraries.insert(0, str(library.parent))
     path = f"{python_env.prepare()}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    # Large pages for large tensors: fewer misses of the address cache while a step reads all weights of a model.
-    tunables = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-    return {**tunables, **os.environ, "LD_LIBRARY_PATH": os.pathsep.join(libraries), "PATH": path}
+    wishes = {
+        # Large pages for large tensors: fewer misses of the address cache while a step reads all weights of a model.
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+        # What a model compiled is kept for its next load (lab/serve/models/compiled_before.py).
+        "NUMBA_CACHE_DIR": str(folder() / "compiled"),
+    }
+    return {**wishes, **os.environ, "LD_LIBRARY_PATH": os.pathsep.join(libraries), "PATH": path}
 
 
 def missing() -> list[tuple[str, str]]:

@@ -61,6 +61,11 @@ class Stream:
         finally:
             self._client.close()  # Triton does not unload a model whose client keeps its stream open
 
+    @property
+    def unread(self) -> int:
+        """Chunks that have arrived and were not iterated over yet."""
+        return self._arrived.qsize()
+
     def cancel(self) -> None:
         self._client.stop_stream(cancel_requests=True)
 
