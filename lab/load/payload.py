@@ -29,13 +29,17 @@ NOISE_PIXELS = 0.05
 """Half-width of the uniform noise on pixels of 0 to 16; too small to move a digit's class."""
 
 
-PROMPTS = 1_024
-"""The same for a language model, whose requests take a thousand times as long."""
+PROMPTS, PROMPT_TOKENS = 1_024, 2**20
+"""The same for a language model: at most so many prompts, and so many tokens in all of them, which takes a second to
+prepare and is more than a server on one machine keeps."""
 
 
-def pool(model: ModelSpec) -> int:
+def pool(model: ModelSpec, workload: Workload) -> int:
     """How many different requests a block prepares at most."""
-    return PROMPTS if model.family == "llm" else POOL
+    if model.family != "llm":
+        return POOL
+    _, most = _ends(workload.prompt_tokens)
+    return min(PROMPTS, max(PROMPT_TOKENS // most, 32))
 
 
 def requests_for(
@@ -92,8 +96,11 @@ def _generation(workload: Workload, count: int, tokenizer: Path | None) -> list[
 
 
 def _drawn(lengths: Lengths, seed: list[int], count: int) -> Int64s:
-    low, high = lengths if isinstance(lengths, tuple) else (lengths, lengths)
-    return np.random.default_rng(seed).integers(low, high, size=count, endpoint=True)
+    return np.random.default_rng(seed).integers(*_ends(lengths), size=count, endpoint=True)
+
+
+def _ends(lengths: Lengths) -> tuple[int, int]:
+    return lengths if isinstance(lengths, tuple) else (lengths, lengths)
 
 
 @cache

@@ -41,9 +41,8 @@ def prompts(lengths: tuple[int, ...], seed: int, tokenizer: Path | None) -> list
         found = places[order[i % len(order)]]
         starts.append(found[int(part * len(found))])
     if reader is None:
-        return [
-            _cut(words, start, max(round(WORDS_PER_TOKEN * n), 1)) for start, n in zip(starts, lengths, strict=True)
-        ]
+        ones, counts = [1] * len(words), [max(round(WORDS_PER_TOKEN * length), 1) for length in lengths]
+        return [_cut(words, ones, start, count) for start, count in zip(starts, counts, strict=True)]
     return _cut_exactly(words, starts, lengths, reader)
 
 
@@ -59,30 +58,28 @@ def _openings(words: list[str], tokenizer: Tokenizer | None) -> list[list[int]]:
     return [found for found, n in zip(places.values(), tokens, strict=True) if n == 1]
 
 
-def _cut(words: list[str], start: int, size: int, sizes: dict[str, int] | None = None) -> str:
-    """Prose from place `start` on (it goes round) of `size` words; or so many tokens, where `sizes` says how many a
-    word behind a space has: a word that would be too much is left out."""
-    taken, left = [words[start]], size - 1  # an opening is one token
-    for step in range(1, 2 * len(words) + size):
-        if left <= 0:
-            break
-        word = words[(start + step) % len(words)]
-        tokens = 1 if sizes is None else sizes[word]
-        if tokens <= left:
-            taken.append(word)
-            left -= tokens
-    return " ".join(taken)
+def _cut(words: list[str], sizes: list[int], start: int, size: int, smallest: int = 1) -> str:
+    """Prose from place `start` on (it goes round) that amounts to `size`, where an opening is 1 and any other word what
+    `sizes` says at its place: a word that would be too much is left out, and full stops fill what no word can."""
+    taken, left, place = [words[start]], size - 1, start
+    while left >= smallest:
+        place = (place + 1) % len(words)
+        if sizes[place] <= left:
+            taken.append(words[place])
+            left -= sizes[place]
+    return " ".join(taken) + "." * left
 
 
 def _cut_exactly(words: list[str], starts: Sequence[int], lengths: Sequence[int], tokenizer: Tokenizer) -> list[str]:
     """Where a tokenizer splits at spaces first, the tokens of the words add up; where it does not, or adds some of its
     own, the prompt is cut anew by what it is off."""
     vocabulary = sorted(set(words))
-    sizes = dict(zip(vocabulary, _count(tokenizer, [f" {word}" for word in vocabulary], special=False), strict=True))
+    size_of = dict(zip(vocabulary, _count(tokenizer, [f" {word}" for word in vocabulary], special=False), strict=True))
+    sizes, smallest = [size_of[word] for word in words], min(size_of.values())
     texts, aims, wrong = [""] * len(lengths), list(lengths), list(range(len(lengths)))
     for _ in range(TRIES):
         for i in wrong:
-            texts[i] = _cut(words, starts[i], aims[i], sizes)
+            texts[i] = _cut(words, sizes, starts[i], aims[i], smallest)
         found = dict(zip(wrong, _count(tokenizer, [texts[i] for i in wrong], special=True), strict=True))
         wrong = [i for i in wrong if found[i] != lengths[i]]
         for i in wrong:

@@ -133,7 +133,7 @@ class Worker:
         made_of = workload.model_dump(include=PAYLOAD_FIELDS)
         made_for = (url, model.name, model.family, made_of, tokenizer, self._workers)
         if made_for != self._made_for:
-            count = pool(model) // self._workers * self._workers
+            count = pool(model, workload) // self._workers * self._workers
             requests = requests_for(model, workload, count, None if tokenizer is None else Path(tokenizer))
             mine = requests[self._worker :: self._workers]
             # In place: the driver holds this list already.

@@ -1,4 +1,4 @@
-"""Prompts of exact length, counted again by the tokenizer; tokenizers of three kinds, trained here on the manual."""
+"""Prompts of exact length, counted again by the tokenizer; tokenizers of four kinds, trained here on the manual."""
 
 from __future__ import annotations
 
@@ -13,11 +13,17 @@ from lab.errors import InputError
 from lab.load.prompts import prompts, sentences
 
 SPECIAL = ["<s>", "<unk>"]
+KINDS = ("byte level", "opened", "metaspace", "bytes")
 
 
 def trained(kind: str) -> Any:
     """ "byte level": as GPT-2's and SmolLM2's. "opened": the same, with a token before each prompt, as Llama 3's.
-    "metaspace": words with their space before them, the first one too, as Llama 2's."""
+    "metaspace": words with their space before them, the first one too, as Llama 2's. "bytes": a token a letter."""
+    if kind == "bytes":
+        letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+        tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        return tokenizer
     tokenizer = Tokenizer(models.BPE(unk_token=SPECIAL[1]))
     trainer: Any = trainers.BpeTrainer(vocab_size=3000, special_tokens=SPECIAL, show_progress=False)
     if kind == "metaspace":
@@ -34,12 +40,12 @@ def trained(kind: str) -> Any:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     found = tmp_path_factory.mktemp("tokenizers")
-    for kind in ("byte level", "opened", "metaspace"):
+    for kind in KINDS:
         trained(kind).save(str(found / f"{kind}.json"))
     yield found
 
 
-@pytest.mark.parametrize("kind", ["byte level", "opened", "metaspace"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_each_prompt_has_the_tokens_that_were_asked_for(folder: Path, kind: str) -> None:
     path = folder / f"{kind}.json"
     lengths = (*range(2, 150), 700, 2000)
