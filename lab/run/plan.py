@@ -99,11 +99,13 @@ def settle(experiment: Experiment, settings: list[tuple[str, Any]], *, quick: bo
     """The experiment with `--quick` and then each `--set PATH=VALUE` applied. A path that is a factor gets the given
     level (or list of levels) instead of its own, so that a setting is never silently overruled by a factor."""
     experiment = experiment.when_quick() if quick else experiment.as_it_stands()
-    factors = dict(experiment.factors)
+    factors: Any = dict(experiment.factors)
     changes: list[tuple[str, Any]] = []
     for path, value in settings:
-        if path in factors:
-            factors[path] = tuple(value) if isinstance(value, list) else (value,)
+        if path == "factors":
+            factors = value
+        elif isinstance(factors, dict) and path in factors:
+            factors = {**factors, path: tuple(value) if isinstance(value, list) else (value,)}
         else:
             changes.append((path, value))
     return set_paths(experiment, [*changes, ("factors", factors)])

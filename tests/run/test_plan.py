@@ -83,3 +83,12 @@ def test_setting_a_factor_replaces_its_levels():
 def test_an_unknown_setting_is_refused_with_the_nearest_name():
     with pytest.raises(InputError, match='"workload"'):
         settle(trial(), [("workloads.duration_s", 1)], quick=False)
+
+
+def test_factors_that_are_set_whole_replace_those_of_the_file():
+    whole = ("factors", {"model.batching": [None]})
+    assert settle(EXPERIMENT, [whole], quick=False).factors == {"model.batching": (None,)}
+    on = settle(EXPERIMENT, [whole, ("model.batching", {"max_batch_size": 8})], quick=False)
+    assert on.factors == {"model.batching": ({"max_batch_size": 8},)}
+    with pytest.raises(InputError, match="factors 5"):
+        settle(EXPERIMENT, [("factors", 5)], quick=False)
