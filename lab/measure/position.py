@@ -7,6 +7,7 @@ length are assumed: where they differ, so does what stands before the first toke
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lab.measure.figures import inside
-from lab.measure.pace import gaps
-from lab.measure.records import OK, Requests, Window
+from lab.measure.pace import Floats, gaps
+from lab.measure.records import OK, Int64s, Requests, Window
 
 BUCKETS = 16
 FEWEST_POSITIONS = 2
@@ -46,25 +47,20 @@ class Held:
 
 
 def by_position(requests: Requests, window: Window, buckets: int = BUCKETS) -> list[Bucket]:
-    """Time per token along successful answers, in stretches of equal length; those that no token fell in are left out.
-    What counts is when a token came: in the window, whenever its answer began. A chunk of k tokens took its wait over k
-    for each. Empty where nothing was streamed, or the server did not say how many tokens each chunk held."""
-    streams = requests.streams
-    if streams is None:
+    """Time per token along the successful answers of one block, in stretches of equal length; those that no token fell
+    in are left out. What counts is when a token came: in the window, whenever its answer began. A chunk of k tokens
+    took its wait over k for each. Empty where nothing was streamed, or the server did not say how many tokens each
+    chunk held."""
+    return along([(requests, window)], buckets)
+
+
+def along(blocks: Sequence[tuple[Requests, Window]], buckets: int = BUCKETS) -> list[Bucket]:
+    """The same for the answers of several blocks together, each within its own window."""
+    waits = [_waits(requests, window) for requests, window in blocks]
+    place = np.concatenate([np.zeros(0, np.int64), *(places for places, _ in waits)])
+    token_s = np.concatenate([np.zeros(0), *(seconds for _, seconds in waits)])
+    if not len(place):
         return []
-    request, chunk, gap_ns = gaps(streams)
-    # The tokens of every chunk and all before it in its answer: the place of the chunk's last token.
-    written = np.cumsum(streams.tokens)
-    before = np.concatenate([np.zeros(1, np.int64), written])[streams.first[:-1]]
-    uncounted = np.zeros(len(requests), dtype=np.int64)
-    np.add.at(uncounted, request, streams.tokens[chunk] < 0)
-    answered = (requests.outcome == OK) & (uncounted == 0)
-    own = answered[request] & (streams.tokens[chunk] > 0) & inside(streams.t_ns[chunk], window)
-    if not own.any():
-        return []
-    request, chunk = request[own], chunk[own]
-    place = written[chunk] - before[request]
-    token_s = gap_ns[own] / 1e9 / streams.tokens[chunk]
     edges = _edges(int(place.max()), buckets)
     index = np.searchsorted(edges, place, side="left") - 1
     found = []
@@ -74,6 +70,20 @@ def by_position(requests: Requests, window: Window, buckets: int = BUCKETS) -> l
             low, median, high = np.percentile(held, [25, 50, 75]).tolist()
             found.append(Bucket(int(edges[bucket]) + 1, int(edges[bucket + 1]), median, low, high, len(held)))
     return found
+
+
+def _waits(requests: Requests, window: Window) -> tuple[Int64s, Floats]:
+    """(place of its last token in the answer, seconds a token) of every chunk but the first of an answer."""
+    streams = requests.streams
+    if streams is None:
+        return np.zeros(0, np.int64), np.zeros(0)
+    request, chunk, gap_ns = gaps(streams)
+    held = streams.tokens[chunk]
+    uncounted = np.bincount(request, weights=held < 0, minlength=len(requests)) > 0
+    rows = (requests.outcome == OK)[request] & ~uncounted[request] & (held > 0) & inside(streams.t_ns[chunk], window)
+    written = np.concatenate([np.zeros(1, np.int64), np.cumsum(streams.tokens)])
+    place = written[chunk + 1] - written[streams.first[:-1]][request]
+    return place[rows], gap_ns[rows] / 1e9 / held[rows]
 
 
 def memory_held(server: pa.Table, telemetry: pa.Table, model: str, window: Window) -> list[Held]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from lab.measure.judgement import CellResult, Comparison, Saturation, saturation_ratio
-from lab.measure.position import by_position
+from lab.measure.position import along
 from lab.measure.sharing import sharing
 from lab.measure.telling import BATCHING
 from lab.measure.words import format_range, format_seconds, join, level_label
@@ -44,10 +44,10 @@ def _along_the_answer(levels: Sequence[tuple[str, CellResult]]) -> str:
 
 
 def _course(cell: CellResult) -> str:
-    ends = [(found[0].median_s, found[-1].median_s) for block in cell.blocks if len(found := by_position(*block)) > 1]
-    if not ends:
+    found = along(cell.blocks)
+    if len(found) < 2:
         return ""
-    first, last = (sum(side) / len(ends) for side in zip(*ends, strict=True))
+    first, last = found[0].median_s, found[-1].median_s
     if first > 0 and 1 / CHANGES < last / first < CHANGES:
         return f"stays at about {format_seconds((first + last) / 2)}"
     return f"{'grows' if last > first else 'falls'} from {format_range(first, last, format_seconds)}"

@@ -200,7 +200,7 @@ def test_an_unknown_metric_and_a_missing_objective_are_named():
         compare([], [], "goodput_rps")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 3), st.integers(0, 400), st.integers(0, 10_000))
 def test_any_records_give_a_finding_without_nan(repeats, n, seed):
     rng = np.random.default_rng(seed)

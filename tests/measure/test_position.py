@@ -2,7 +2,7 @@
 
 import pytest
 
-from lab.measure.position import Bucket, by_position, memory_held
+from lab.measure.position import Bucket, along, by_position, memory_held
 
 MS = 1_000_000
 
@@ -54,6 +54,13 @@ def test_chunks_nobody_counted_have_no_place(answers_of, answer, window_of):
     uncounted = answer([(100, 1), (900, 1)], total=7, counted=False)
     assert by_position(answers_of(uncounted), window_of(1000)) == []
     assert by_position(answers_of(uncounted, answer([(0, 1), (5, 1)])), window_of(1000))[0].median_s == 0.005
+
+
+def test_blocks_are_pooled_each_within_its_own_window(answers_of, answer, window_of):
+    """10 ms in the one, 30 in the other; 99 in its warm-up."""
+    one = (answers_of(answer([(0, 1), (10, 1)])), window_of(1000))
+    other = (answers_of(answer([(0, 1), (99, 1)]), answer([(1000, 1), (1030, 1)], due=1000)), window_of(2000, 500))
+    assert [(b.median_s, b.n) for b in along([one, other])] == [(pytest.approx(0.020), 2)]
 
 
 def test_nothing_streamed_has_no_places(requests_of, window_of):
