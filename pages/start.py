@@ -38,6 +38,15 @@ note.caption(
 if pressed:
     runs.start("batching", [], quick=True, page="pages/live.py")
 
+st.subheader("Other questions")
+questions = (
+    ("pages/kv_cache.py", "What does the KV cache buy a language model?", ":material/memory:"),
+    ("pages/scheduling.py", "One request, a static batch, or continuous batching?", ":material/view_timeline:"),
+    ("pages/try_it.py", "Watch a language model write, token by token", ":material/chat:"),
+)
+for place, (page, question, icon) in zip(st.columns(3), questions, strict=True):
+    place.page_link(page, label=question, icon=icon)
+
 ready, recent = st.columns([2, 3], gap="large")
 with ready:
     st.subheader("Ready?")

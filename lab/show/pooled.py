@@ -15,8 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lab.measure import position
 from lab.measure.pace import pace
-from lab.measure.position import Bucket, Held, by_position, memory_held
+from lab.measure.position import Bucket, Held, memory_held
 from lab.measure.records import OK, Requests, Window
 from lab.run.folder import RunFolder
 from lab.show.charts.slots import Stretch
@@ -49,17 +50,10 @@ def first_tokens(folder: RunFolder, factor: str | None, load: str, levels: Seque
 
 def along(folder: RunFolder, factor: str | None, load: str, levels: Sequence[str]) -> dict[str, list[Bucket]]:
     """{level: time per token by its place in the answer} at one load."""
-    found = {}
-    for level, blocks in _blocks(folder, factor, load, levels).items():
-        measured = [
-            block.table.filter(pc.greater_equal(block.table["due_ns"], block.window.measured_from_ns))
-            for block in blocks
-        ]
-        if measured:
-            requests = Requests.from_table(pa.concat_tables(measured))
-            begin, end = blocks[0].window.measured_from_ns, max(block.window.end_ns for block in blocks)
-            found[level] = by_position(requests, Window(begin, begin, end))
-    return found
+    return {
+        level: position.along([(Requests.from_table(block.table), block.window) for block in blocks])
+        for level, blocks in _blocks(folder, factor, load, levels).items()
+    }
 
 
 def held(folder: RunFolder, factor: str | None, load: str, levels: Sequence[str]) -> dict[str, list[Held]]:

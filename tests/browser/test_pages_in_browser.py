@@ -13,19 +13,31 @@ from lab.run import launch
 from lab.run.folder import RunFolder, runs
 from lab.serve.triton import Server
 from tests.browser.conftest import LIMIT_MS, Dashboard, Feeder, wait_for
-from tests.show import synthetic
+from tests.show import synthetic, synthetic_llm
 
 DONE = "20261130-010101-batching-seen"
+KV_CACHE, LLM_BATCHING = "20261130-010201-kv-cache-seen", "20261130-010301-llm-batching-seen"
 START = "Run the batching experiment"
 # Streamlit's own menu puts its section headings between the items of a list, which axe counts as a broken list.
 OURS = {"exclude": [["[data-testid=stSidebarNavItems]"]]}
-TOUR = ("", "batching?run=" + DONE, "live?run=" + DONE, "runs", "system")
+TOUR = (
+    "",
+    "batching?run=" + DONE,
+    "kv_cache?run=" + KV_CACHE,
+    "scheduling?run=" + LLM_BATCHING,
+    "try_it",
+    "live?run=" + DONE,
+    "runs",
+    "system",
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def finished(lab_home: Path) -> None:
     if not (lab_home / "runs" / DONE).exists():
         synthetic.batching_run(DONE, duration_s=2.0)
+        synthetic_llm.run("kv_cache", KV_CACHE)
+        synthetic_llm.run("llm_batching", LLM_BATCHING)
 
 
 def settled(page: Page) -> None:

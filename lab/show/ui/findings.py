@@ -6,6 +6,7 @@ from lab.measure import ledger
 from lab.measure.judgement import CellResult
 from lab.measure.sharing import sharing
 from lab.measure.summary import Summary
+from lab.show import floor
 from lab.show.charts import batching, levels, memory, slots, tokens
 from lab.show.charts.figure import Chart
 from lab.show.charts.latency import FIRST_TOKEN, percentiles
@@ -64,18 +65,30 @@ def kv_cache_happened(seen: Seen) -> list[Chart]:
 
 
 def kv_cache_cause(seen: Seen) -> str:
-    return (
+    why = (
         "Without the cache each step reads the prompt and all that was written anew, so its work grows with every "
         "token; with it a step computes one token and reads the keys and values that were kept."
     )
+    measured, limits, per_token = _first(seen), reads.limits(seen.spec.precision), _bytes_per_token(seen)
+    if measured is None or limits is None or per_token is None or not seen.spec.kv_cache:
+        return why
+    return f"{why} {floor.sentence(measured, per_token, seen.spec.precision, *limits)}"
 
 
 def kv_cache_why(seen: Seen) -> list[Chart]:
     spec, config = seen.spec, reads.model_config(seen.spec)
     if config is None:
         return [memory.ledger([], seen.level, f"the config of {spec.name} is not on this machine any more")]
-    measured = Summary.from_dict(seen.grid.at(seen.level, seen.load)[0])
+    measured = _first(seen)
+    if measured is None:
+        return [memory.ledger([], seen.level, "the run did not get there")]
     return [memory.ledger(ledger.compare(ledger.predict(config, spec), measured), seen.level)]
+
+
+def _first(seen: Seen) -> Summary | None:
+    """The first repeat at this level and load."""
+    summaries = seen.grid.at(seen.level, seen.load)
+    return Summary.from_dict(summaries[0]) if summaries else None
 
 
 def _bytes_per_token(seen: Seen) -> int | None:

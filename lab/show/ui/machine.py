@@ -64,7 +64,11 @@ def _models(attached: Server) -> None:
 def config_viewer() -> None:
     """config.pbtxt as the lab writes it for what is chosen here: a pure function of the model."""
     family, on, delay, size = st.columns([3, 2, 3, 3], vertical_alignment="bottom")
-    name = family.selectbox("Model", ["digits", "embedder", "sleeper", "null"], key="y_family", bind="query-params")
+    models = ["digits", "embedder", "llm", "sleeper", "null"]
+    name = family.selectbox("Model", models, key="y_family", bind="query-params")
+    if name == "llm":  # it batches token by token, in its engine
+        st.code(config_pbtxt(ModelSpec(name=name)), language=None)
+        return
     batching = on.toggle("Batching", value=True, key="y_on", bind="query-params")
     delay_us = delay.number_input("Queue delay, µs", 0, 1_000_000, 2000, 500, key="y_delay", bind="query-params")
     most = size.number_input("Largest batch", 1, 1024, 32, key="y_size", bind="query-params")

@@ -11,6 +11,7 @@ from typing import Any
 
 import streamlit as st
 
+from lab.home import home
 from lab.measure.words import plural
 from lab.run import catalogue, results
 from lab.run.folder import RunFolder, RunInfo, runs
@@ -18,7 +19,8 @@ from lab.run.live import Live, LiveView
 from lab.run.status import ACTIVE
 from lab.serve import doctor, installation, record, weights
 from lab.show import pooled
-from lab.spec import Experiment, ModelSpec
+from lab.spec import Experiment, ModelSpec, Precision
+from lab.watch.probe import probe
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,16 @@ def model_config(spec: ModelSpec) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return config or None
+
+
+@st.cache_data(ttl=60.0, show_spinner=False)
+def limits(precision: Precision) -> tuple[float | None, float | None] | None:
+    """(bytes read, floating-point operations) a second that this machine can do; None until somebody has measured
+    them: a page that is opened must not load the machine."""
+    if not (home() / "probe.json").is_file():
+        return None
+    found = probe()
+    return found.read_bandwidth_bytes_s, (found.matmul_bf16_flop_s if precision == "bf16" else found.matmul_fp32_flop_s)
 
 
 def look(folder: RunFolder) -> LiveView:
