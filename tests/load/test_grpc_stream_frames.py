@@ -173,6 +173,32 @@ async def test_an_answer_that_is_compressed_is_not_guessed_at() -> None:
         assert (using.ends[0].outcome, using.ends[0].detail) == (ERROR, "the answer is compressed")
 
 
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\xff\xff",  # no protobuf
+        service_pb2.ModelStreamInferResponse(
+            infer_response=service_pb2.ModelInferResponse(
+                outputs=[service_pb2.ModelInferResponse.InferOutputTensor(name="num_output_tokens")],
+                raw_output_contents=[b"\1"],
+            )
+        ).SerializeToString(),
+    ],
+)
+@timed
+async def test_a_response_that_cannot_be_read_ends_its_answer_alone(payload: bytes) -> None:
+    async with connected() as (using, peer):
+        using.ask(0)
+        using.ask(1)
+        peer.send(begin(1), begin(3), data(b"\0" + len(payload).to_bytes(4, "big") + payload, 1))
+        await using.until(0)
+        assert using.ends[0].outcome == ERROR
+        assert "not as Triton makes them" in str(using.ends[0].detail)
+        peer.send(data(words(1) + final(), 3))
+        await using.until(1)
+        assert using.ends[1].outcome == OK
+
+
 @timed
 async def test_a_status_after_tokens_truncates() -> None:
     async with connected() as (using, peer):

@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 
 from lab.load.targets import INVALID, Done, Generated, broken
-from lab.load.targets.channel import reason
+from lab.load.targets.channel import RETRY_S, reason
 from lab.load.targets.sse import Events
 from lab.load.targets.triton_http import OUTCOME, error_text
 from lab.measure.records import ERROR, OK, REFUSED, TRUNCATED
@@ -116,9 +116,10 @@ class EventStream:
                     whole = await response.read()
                     answer.read_raw(whole, time.perf_counter_ns())
         except aiohttp.ClientConnectorError as error:
+            await asyncio.sleep(RETRY_S)  # a closed loop would else ask a dead server 5,000 times a second
             return REFUSED, f"{error.host}:{error.port}: {reason(error)}"
-        except aiohttp.ClientPayloadError as error:
-            return TRUNCATED, str(error)
+        except aiohttp.ClientPayloadError:
+            return TRUNCATED, "the connection was lost in the middle of the answer"
         except (aiohttp.ClientError, OSError) as error:
             return ERROR, str(error) or type(error).__name__
         if answer.failure is not None:

@@ -16,7 +16,7 @@ import aiohttp
 from tritonclient.utils import np_to_triton_dtype
 
 from lab.load.targets import INVALID, Done, Tensors
-from lab.load.targets.channel import reason, split_url
+from lab.load.targets.channel import RETRY_S, reason, split_url
 from lab.load.targets.triton_grpc import raw
 from lab.measure.records import ERROR, OK, REFUSED, TIMEOUT, TRUNCATED
 
@@ -70,6 +70,7 @@ class TritonHttp:
             async with self._session.post(url, data=body, headers=headers) as response:
                 answer = await response.read()
         except aiohttp.ClientConnectorError as error:
+            await asyncio.sleep(RETRY_S)  # a closed loop would else ask a dead server 5,000 times a second
             return REFUSED, f"{error.host}:{error.port}: {reason(error)}"
         except aiohttp.ClientPayloadError as error:
             return TRUNCATED, str(error)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from lab.load.targets import Done, Generated, Tensors, broken
@@ -73,16 +74,18 @@ class TritonStream:
         at, end = 0, len(data)
         while end - at >= PREFIX.size:
             compressed, length = PREFIX.unpack_from(data, at)
-            stop = at + PREFIX.size + length
+            start, stop = at + PREFIX.size, at + PREFIX.size + length
             if stop > end:
                 break
-            message = None if compressed else service_pb2.ModelStreamInferResponse.FromString(data[at + 5 : stop])
             at = stop
-            if message is None or message.error_message:
+            final, failure = False, "the answer is compressed" if compressed else None
+            if failure is None:
+                final, failure = read_message(data[start:stop], answer.generated, arrived_ns)
+            if failure is not None:
                 self._channel.cancel(number)
-                self._end(number, ERROR, message.error_message if message else "the answer is compressed", arrived_ns)
+                self._end(number, ERROR, failure, arrived_ns)
                 return
-            if read_response(message.infer_response, answer.generated, arrived_ns):
+            if final:
                 self._end(number, OK, None, arrived_ns)
                 return
         answer.rest = data[at:]
@@ -99,19 +102,25 @@ class TritonStream:
         self._done(number, broken(outcome, generated), detail, arrived_ns, generated)
 
 
-def read_response(response: service_pb2.ModelInferResponse, generated: Generated, arrived_ns: int) -> bool:
-    """Add one response to what was `generated`; whether it is the final one.
+def read_message(data: bytes, generated: Generated, arrived_ns: int) -> tuple[bool, str | None]:
+    """Add one ModelStreamInferResponse to what was `generated`; whether it is the final one, and what went wrong.
 
     `num_output_tokens` counts the tokens of this response. Without it nothing says how many a chunk holds."""
     text, tokens = False, None
-    for output, content in zip(response.outputs, response.raw_output_contents, strict=False):
-        name = output.name
-        if name == "text_output":
-            text = len(content) > UINT32.size  # behind its length; several elements are several lengths
-        elif name == "num_output_tokens":
-            tokens = UINT32.unpack_from(content)[0]
-        elif name == "num_input_tokens":
-            generated.prompt_tokens = UINT32.unpack_from(content)[0]
+    try:
+        message = service_pb2.ModelStreamInferResponse.FromString(data)
+        response = message.infer_response
+        for output, content in zip(response.outputs, response.raw_output_contents, strict=True):
+            name = output.name
+            if name == "text_output":
+                text = len(content) > UINT32.size  # behind its length; several elements are several lengths
+            elif name == "num_output_tokens":
+                tokens = UINT32.unpack_from(content)[0]
+            elif name == "num_input_tokens":
+                generated.prompt_tokens = UINT32.unpack_from(content)[0]
+    except (DecodeError, ValueError, struct.error) as error:
+        return False, f"a response that is not as Triton makes them: {error}"
     generated.add(arrived_ns, text, tokens)
     # Asking a protobuf map for what it lacks would add it.
-    return FINAL in response.parameters and response.parameters[FINAL].bool_param
+    final = FINAL in response.parameters and response.parameters[FINAL].bool_param
+    return final, message.error_message or None
