@@ -256,6 +256,7 @@ def load(folder: Path, dtype: torch.dtype, device: str = "cpu", threads: int = 1
     if device == "cpu" and dtype == torch.bfloat16:
         from .compiled_decoder import CompiledDecoder  # brings a compiler, which a GPU needs none of
 
+        torch.set_num_threads(1)  # it only picks tokens then, and would wait for a second thread that has no core
         return CompiledDecoder.load(folder, threads)
     if device == "cpu":
         torch.set_num_threads(threads)
