@@ -18,7 +18,7 @@ comparison.page(
         experiment="kv_cache",
         page="pages/kv_cache.py",
         prefix="k",
-        title="What does keeping keys and values buy?",
+        title="Keep it, or compute it anew?",
         bet=(
             "One user asks for the longest answers after the longest prompts. How many tokens a second will the model "
             "write with the cache, compared to without?"

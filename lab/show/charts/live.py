@@ -95,7 +95,9 @@ def recorder(
                     "hovertemplate": f"%{{y:,.3~g}} {unit}",
                 }
             )
-        place: dict[str, Any] = {"domain": [bottom, top], "nticks": 5}
+        # The margins are fixed: to fit them and the labels anew, plotly would measure every label at every tick.
+        still = {"automargin": False, "ticklabeloverflow": "allow"}
+        place: dict[str, Any] = {"domain": [bottom, top], "nticks": 5, **still}
         layout[f"yaxis{suffix}"] = (
             log_axis(panel.title, log_range(np.concatenate(visible)), most_decades=2, **place)
             if is_log
@@ -107,6 +109,7 @@ def recorder(
             range=[oldest, max(newest, oldest + 10)],
             rangemode="normal",
             showticklabels=index == len(panels) - 1,
+            **still,
             matches=None if index == 0 else "x",
         )
         layout[f"legend{suffix}"] = theme.legend(y=top + 4 / plot)

@@ -18,7 +18,14 @@ function loadPlotly(url) {
   return window.labPlotly;
 }
 
+const darkness = new Map(); // CSS colour → whether it is dark; a canvas for each draw would cost more than the answer
+
 function isDark(background) {
+  if (!darkness.has(background)) darkness.set(background, measuredDark(background));
+  return darkness.get(background);
+}
+
+function measuredDark(background) {
   const canvas = document.createElement("canvas").getContext("2d");
   canvas.fillStyle = background || "#ffffff"; // the canvas turns every CSS colour into #rrggbb
   const [r, g, b] = [1, 3, 5].map((i) => parseInt(canvas.fillStyle.slice(i, i + 2), 16));
