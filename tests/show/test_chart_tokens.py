@@ -70,6 +70,15 @@ def test_without_a_ratio_the_difference_stands_and_without_a_verdict_nothing() -
         assert on["text"] == [text]
 
 
+def test_a_row_without_the_baselines_figure_keeps_its_place() -> None:
+    cells = [cell(False, 32, None), cell(True, 32, 50.0), cell(False, 256, 10.0), cell(True, 256, 60.0)]
+    found = {"cells": cells, "verdict": {"effects": []}}
+    chart = levels.by_load(grid_of(found), found, "output_tokens_per_s", LENGTH, at(32))
+    assert chart.figure["data"][0]["y"] == ["256 tokens"]
+    assert chart.figure["layout"]["yaxis"]["categoryarray"] == ["32 tokens", "256 tokens"]
+    assert chart.alt == "32 tokens: 50.0 tok/s with KV cache on; 256 tokens: 60.0 tok/s with KV cache on."
+
+
 # --- tokens -----------------------------------------------------------------------------------------------------
 
 

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from streamlit.runtime.scriptrunner import StopException
 from streamlit.testing.v1 import AppTest
 
 from lab.errors import RunError, ServerError
 from lab.run import catalogue, conversation, launch, results
 from lab.run.conversation import Piece
 from lab.run.folder import RunFolder
-from lab.show.ui import flight, listing, machine, reads
+from lab.show.ui import flight, listing, machine, reads, trying
 from lab.spec import ModelSpec
 from tests.show.conftest import DONE, FAILED, KV_CACHE, LLM_BATCHING, LLM_LOAD, STOPPED
 from tests.show.synthetic import Author, batching_run
@@ -472,6 +473,34 @@ def test_why_nothing_can_be_written_is_said(empty_home: Path, monkeypatch: pytes
     app = open_page("try_it")
     assert app.button(key="write").disabled
     assert "No Triton runs; start it" in words(app)
+
+
+def test_a_click_while_it_writes_stops_the_server_too(
+    empty_home: Path, model: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = []
+
+    def say(prompt: str, **sampling: Any) -> Iterator[Piece]:
+        try:
+            for _ in range(1000):
+                yield Piece("more ", 1, time.perf_counter_ns(), None, 9, None)
+        finally:
+            closed.append(True)
+
+    def click(*_: Any, **__: Any) -> str:  # as Streamlit ends a script: at its next word to the page
+        if asked["drawn"] > 0:
+            raise StopException
+        asked["drawn"] += 1
+        return ""
+
+    asked = {"drawn": 0}
+    monkeypatch.setattr(conversation, "say", say)
+    monkeypatch.setattr(trying, "_answer_box", click)
+    monkeypatch.setattr(trying, "REDRAW_S", 0.0)
+    app = open_page("try_it")
+    app.button(key="write").click().run()
+    assert closed == [True]
+    assert len(app.session_state["tried"][0].pieces) == 1
 
 
 def test_an_answer_that_breaks_off_is_kept_as_far_as_it_came(

@@ -66,10 +66,11 @@ def by_load(grid: Grid, document: dict[str, Any], metric: str, path: str, load: 
         showlegend=True,
         legend=theme.legend(),
         margin={"l": 64, "r": 24, "t": 48, "b": 52},
-        xaxis=theme.axis(f"{name}, {unit}", range=[0, 1.12 * largest]),
+        xaxis=theme.axis(f"{name}, {unit}", range=[0, 1.12 * largest or 1.0]),
         yaxis=theme.axis(
             "",
             type="category",
+            categoryarray=[words for words, _ in rows],
             range=[len(rows) - 0.5, -0.5],
             rangemode="normal",
             showline=False,
@@ -77,7 +78,8 @@ def by_load(grid: Grid, document: dict[str, Any], metric: str, path: str, load: 
             ticklabelstandoff=8,
         ),
     )
-    return Chart(title, {"data": traces, "layout": layout}, "; ".join(takeaways) + ".", table, tuple(notes))
+    alt = "; ".join(takeaways or notes) + "."
+    return Chart(title, {"data": traces, "layout": layout}, alt, table, tuple(notes))
 
 
 def effects(document: dict[str, Any], grid: Grid, metric: str, title: str) -> Chart:

@@ -96,7 +96,7 @@ def recorder(
                 }
             )
         # The margins are fixed: to fit them and the labels anew, plotly would measure every label at every tick.
-        still = {"automargin": False, "ticklabeloverflow": "allow"}
+        still: dict[str, Any] = {"automargin": False, "ticklabeloverflow": "allow"}
         place: dict[str, Any] = {"domain": [bottom, top], "nticks": 5, **still}
         layout[f"yaxis{suffix}"] = (
             log_axis(panel.title, log_range(np.concatenate(visible)), most_decades=2, **place)

@@ -49,12 +49,13 @@ def held(by_level: Mapping[str, Sequence[Held]], baseline: str, bytes_per_token:
             traces.append({**predicted, "mode": "lines", "hoverinfo": "skip"})
     if not traces:
         return nothing_to_draw(title, "the engine did not say how many tokens it held", height=380)
+    most = max(drawn) or 1.0
     layout = theme.layout(
         height=380,
         showlegend=True,
         legend=theme.legend(),
         margin={"l": 64, "r": 24, "t": 40, "b": 52},
-        xaxis=theme.axis("most tokens held since the model was loaded", range=[-0.02 * max(drawn), 1.05 * max(drawn)]),
+        xaxis=theme.axis("most tokens held since the model was loaded", range=[-0.02 * most, 1.05 * most]),
         yaxis=theme.axis("memory of the model's process, MiB", rangemode="normal"),
     )
     each = f"; a token is {format_bytes(bytes_per_token)} by the model's config" if bytes_per_token else ""

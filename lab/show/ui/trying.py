@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import html
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass
 
 import pandas as pd
@@ -95,8 +96,10 @@ def write(asked: Asked) -> None:
             grpc_url = conversation.prepare(asked.model)
         button.button("Stop", icon=":material/stop:", key="stop_writing")  # a click ends this run of the script
         sent_ns = time.perf_counter_ns()
-        for text in _growing(asked, grpc_url, pieces):
-            slot.html(_answer_box(text, going=True))
+        # Closed at once when a click ends this script, so that the server stops too.
+        with closing(_growing(asked, grpc_url, pieces)) as texts:
+            for text in texts:
+                slot.html(_answer_box(text, going=True))
     except LabError as error:
         st.error(str(error), icon=":material/error:")
     finally:
@@ -107,7 +110,7 @@ def write(asked: Asked) -> None:
     slot.empty()
 
 
-def _growing(asked: Asked, grpc_url: str, pieces: list[Piece]) -> Iterator[str]:
+def _growing(asked: Asked, grpc_url: str, pieces: list[Piece]) -> Generator[str, None, None]:
     """The text so far, at most every REDRAW_S; each piece is added to `pieces`."""
     text, drawn_s = "", 0.0
     yield text
