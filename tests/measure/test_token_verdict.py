@@ -62,11 +62,12 @@ KV = Experiment(
 )
 
 
-def one_after_the_other(tokens, cached, ttft_s=0.05, seconds=60):
+def one_after_the_other(tokens, cached, ttft_s=0.05, seconds=60, speed=1.0):
     """One user: a token takes 12 ms with the cache; without, 12 ms and 0.3 more for each token before it."""
+    ttft_s *= speed
 
     def token_s(k):
-        return 0.012 if cached else 0.012 + 0.0003 * k
+        return speed * (0.012 if cached else 0.012 + 0.0003 * k)
 
     took = ttft_s + sum(token_s(k) for k in range(2, tokens + 1))
     return block(np.arange(0, seconds, took), ttft_s, token_s, tokens, seconds)
@@ -212,6 +213,21 @@ def test_token_metrics_are_compared_by_their_records(metric, verdict_, ratio):
     assert effect.verdict == verdict_
     assert effect.ratio == pytest.approx(ratio, rel=0.02)
     assert effect.ci_low <= effect.ratio <= effect.ci_high
+
+
+@pytest.mark.parametrize("metric", ["output_tokens_per_s", "itl_mean_s", "ttft_mean_s"])
+def test_starts_that_differ_by_chance_do_not_differ_and_a_slowdown_does(metric):
+    """S13: starts of one server differ by 1 %; at most 2 of 20 pairs may be called different, and all that are 20 %
+    slower must be."""
+    rng = np.random.default_rng(5)
+
+    def side(slower=1.0):
+        return [one_after_the_other(64, True, speed=slower * rng.normal(1, 0.01)) for _ in range(2)]
+
+    same = [compare(side(), side(), metric).verdict for _ in range(20)]
+    assert same.count("no detectable difference") >= 18
+    slower = {compare(side(), side(1.2), metric).verdict for _ in range(20)}
+    assert slower == {"lower" if metric == "output_tokens_per_s" else "higher"}
 
 
 def test_the_compared_figure_is_that_of_the_summary():
