@@ -15,7 +15,7 @@ whose starts differ by 1 %, 200 pairs of equal settings each at 10, 80, 95 and 1
 different in 0 to 2.5 % of them, p50 above saturation in 5 %, p99 at 95 % load in 6.5 %. A 20 % slowdown was found in at
 least 39 of 40 on p50, and always on throughput above saturation. tests/measure/test_compare.py repeats a part of that.
 On a simulated engine of eight slots (answers of 8 to 128 tokens, 40 s, two repeats), 60 such pairs each at 50, 80 and
-130 % load and with one and eight users: 9 of 3,000 comparisons of ten metrics (token rate, TTFT, ITL, goodput …), at most
+130 % load and with one and eight users: 9 of 3,000 comparisons of ten metrics, at most
 3 of 60 of any. There a 20 % slowdown was found in 15 of 15 on ITL, in 11 to 15 on TTFT below saturation.
 """
 
