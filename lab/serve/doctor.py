@@ -13,7 +13,7 @@ from lab.spec import FAMILIES, ModelSpec
 
 SHM_BYTES = 64 * 1024**2
 DISK_BYTES = 2 * 1024**3
-"""A server takes 1 MiB of shared memory a model instance and more while answers are large; LAB_HOME takes 0.6 GB with
+"""A server takes 1 MiB of shared memory a model instance and more while answers are large; LAB_HOME takes 0.9 GB with
 everything fetched, plus what runs record."""
 
 

@@ -154,13 +154,16 @@ class Server:
 
     def unload(self, name: str) -> None:
         """Unloads and returns once the model's processes are gone and their memory with them, which Triton's own
-        call does not wait for."""
+        call does not wait for. Triton waits for the answers under way, and for every client whose gRPC stream is still
+        open after one; ModelError when that takes longer than a minute."""
         managed = self._controlled("unload")
         self._ask(self.client.unload_model, name)
         began = time.monotonic()
         while self.state(name).reason == "unloading" or health.live_processes(managed.pid).get(name, 0):
             if time.monotonic() - began > UNLOAD_LIMIT_S:
-                raise ModelError(f"model {name} was not unloaded after {UNLOAD_LIMIT_S:g} s")
+                raise ModelError(
+                    f"model {name} was not unloaded after {UNLOAD_LIMIT_S:g} s; clients may keep a stream of it open"
+                )
             time.sleep(POLL_S)
         self._remember(unloaded={name})
 

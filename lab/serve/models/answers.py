@@ -14,7 +14,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,6 @@ POLL_S = 0.005
 
 TURN_S, TURN_REQUESTS = 0.05, 4
 """Of the requests that got no token lately so many are asked about each time."""
-
 
 NOTHING = Question(prompt="", parameters={})
 """What a request asks that could not be understood."""
@@ -78,33 +79,43 @@ class Answers:
         turn_s = time.monotonic() + TURN_S
         while True:
             try:
-                item = self._queue.get(timeout=max(0.0, turn_s - time.monotonic()))
+                # Nobody under way: nobody to ask after.
+                item = self._queue.get(timeout=max(0.0, turn_s - time.monotonic()) if self._live else None)
                 if item is None:
                     return
-                self._handle(*item)
+                answer, news = item
+                self._boundary(answer, partial(self._handle, news))
             except queue.Empty:
                 pass
             if time.monotonic() >= turn_s:
                 turn_s = time.monotonic() + TURN_S
                 self._ask_by_turns()
 
-    def _handle(self, answer: Answer, news: Output | str | None) -> None:
+    def _boundary(self, answer: Answer, act: Callable[[Answer], None]) -> None:
+        """What goes wrong with one request ends that request, with an error if it can still be sent."""
+        if answer.ended:
+            return
         try:
-            if news is None:
-                if not answer.ended:
-                    self._live.append(answer)
-            elif isinstance(news, str):
-                self._fail(answer, news, pb_utils.TritonError.INVALID_ARG)
-            elif news.finish_reason == "cancelled":
-                self._fail(answer, "the request was cancelled", pb_utils.TritonError.CANCELLED)
-            elif news.finish_reason == "error":
-                self._fail(answer, str(news.error), pb_utils.TritonError.INTERNAL)
-            else:
-                self._add(answer, news)
-        except pb_utils.TritonModelException as error:  # the boundary: this request's way is broken, no other's
-            pb_utils.Logger.log_warn(f"an answer could not be sent: {error}")
-            answer.ended = True
+            act(answer)
+        except Exception as error:  # noqa: BLE001  all other requests are this thread's too
             self._cancel(answer.id)
+            why = f"the answer could not be sent: {error}"
+            pb_utils.Logger.log_warn(why)
+            with suppress(Exception):
+                self._fail(answer, why, pb_utils.TritonError.INTERNAL)
+
+    def _handle(self, news: Output | str | None, answer: Answer) -> None:
+        if news is None:
+            self._live.append(answer)
+        elif isinstance(news, str):
+            self._fail(answer, news, pb_utils.TritonError.INVALID_ARG)
+        elif news.finish_reason == "cancelled":
+            self._fail(answer, "the request was cancelled", pb_utils.TritonError.CANCELLED)
+        elif news.finish_reason == "error":
+            self._fail(answer, str(news.error), pb_utils.TritonError.INTERNAL)
+        else:
+            answer.id = news.id
+            self._add(answer, news)
 
     def _add(self, answer: Answer, output: Output) -> None:
         answer.text += output.text
@@ -155,7 +166,7 @@ class Answers:
                 continue
             self._live.append(answer)
             if time.monotonic() - answer.asked_s >= TURN_S:
-                self._ask(answer)
+                self._boundary(answer, self._ask)
                 asked += 1
             if asked == TURN_REQUESTS:
                 return

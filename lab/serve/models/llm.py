@@ -60,8 +60,8 @@ class TritonPythonModel:
                     question.prompt, question.parameters, partial(self.answers.receive, answer)
                 )
                 self.answers.taken(answer)
-            except (ValueError, RuntimeError) as error:
-                self.answers.refuse(sender, str(error))
+            except Exception as error:  # noqa: BLE001  the boundary: a request without an end would never be let go
+                self.answers.refuse(sender, str(error) or type(error).__name__)
 
     def finalize(self) -> None:
         self.metrics.close()
