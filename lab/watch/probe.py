@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from lab import home
 
@@ -69,7 +70,7 @@ def cpu_name() -> str:
     return next(named, "unknown processor")
 
 
-def _read(place: Path) -> dict[str, dict[str, object]]:
+def _read(place: Path) -> dict[str, dict[str, Any]]:
     """Nothing from a file that is missing, half written by hand or of another version's fields."""
     try:
         kept = json.loads(place.read_text())

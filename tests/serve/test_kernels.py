@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch
 from numba import njit
 
 from lab.serve.models import kernels
-from lab.serve.models.vector_code import BLOCK, HAS_BF16, TILE, add_atomically, pack, padded, read_atomically
+from lab.serve.models.vector_code import BLOCK, HAS_BF16, TILE, pack, padded
 
 
 def bfloat16(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -118,49 +117,3 @@ def test_norm() -> None:
     _, rounded = bfloat16(expected)
     found = torch.from_numpy(out.view(np.int16)[0]).view(torch.bfloat16).double().numpy()
     assert np.abs(found - rounded).max() <= 2**-8 * np.abs(rounded).max()
-
-
-@njit(nogil=True)
-def work(meeting: Any, pieces: Any, done: Any, me: Any) -> None:
-    for phase in range(len(pieces)):
-        while True:
-            piece = kernels.take(meeting, phase, pieces[phase])
-            if piece < 0:
-                break
-            if phase > 0:  # the phase before must be complete
-                done[phase, piece] += done[phase - 1, : pieces[phase - 1]].sum() == pieces[phase - 1]
-            else:
-                done[phase, piece] += 1
-            kernels.finish(meeting, phase)
-        kernels.wait(meeting, phase, pieces[phase])
-
-
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_each_piece_is_taken_once_and_no_phase_begins_before_the_last_is_done(threads: int) -> None:
-    random = np.random.default_rng(threads)
-    pieces = random.integers(1, 40, 300)
-    done = np.zeros((len(pieces), 40), np.int64)
-    meeting = np.zeros(kernels.FIRST + 2 * len(pieces), np.int64)
-    team = [threading.Thread(target=work, args=(meeting, pieces, done, me)) for me in range(threads)]
-    for each in team:
-        each.start()
-    for each in team:
-        each.join()
-    assert [row.tolist() for row in done] == [[1] * n + [0] * (40 - n) for n in pieces]
-
-
-@njit(nogil=True)
-def count(array: Any, times: Any) -> None:
-    for _ in range(times):
-        add_atomically(array, 1, 1)
-
-
-def test_atomic_additions_are_all_counted() -> None:
-    array = np.zeros(3, np.int64)
-    team = [threading.Thread(target=count, args=(array, 100_000)) for _ in range(4)]
-    for each in team:
-        each.start()
-    for each in team:
-        each.join()
-    assert array.tolist() == [0, 400_000, 0]
-    assert njit(lambda a: read_atomically(a, 1))(array) == 400_000

@@ -1,4 +1,4 @@
-"""The decoder for processors: the arithmetic of decoder.py in bfloat16, compiled (kernels.py), by threads of its own.
+"""The decoder for processors: the arithmetic of decoder.py in bfloat16, compiled (forward.py), by threads of its own.
 
 Decoder, which says how a Llama works and needs no compiler, is the reference that this one is tested against, and it
 serves the other precisions and devices. The two have the same methods.
@@ -22,11 +22,9 @@ import torch
 from torch import Tensor
 
 from .decoder import Span, reader
-from .kernels import (
+from .forward import (
     DOWN,
     EMBEDDING,
-    EPOCH,
-    FIRST,
     GATE_UP,
     HEAD,
     OUT,
@@ -40,11 +38,12 @@ from .kernels import (
     phases,
 )
 from .llama_config import LlamaConfig
+from .pieces import EPOCH, FIRST
 from .vector_code import BLOCK, LANES, TILE, pack, padded
 
 
 class PackedCache:
-    """Keys and values of `slots` sequences of up to `tokens` tokens, laid out as kernels.Cache says."""
+    """Keys and values of `slots` sequences of up to `tokens` tokens, laid out as forward.Cache says."""
 
     def __init__(self, config: LlamaConfig, slots: int, tokens: int, layers: int) -> None:
         self.slots, self.tokens = slots, tokens

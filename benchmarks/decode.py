@@ -1,0 +1,292 @@
+"""Writing tokens: the lab's engine beside vLLM on the CPU, beside memory's speed, and beside its own switches.
+
+    .venv/bin/python benchmarks/decode.py [--json] [--vllm-cpu PATH]         about 6 minutes
+
+SmolLM2-135M in bf16, the same prompts as token ids, greedy, without an end before the last token. The lab's engine runs
+in this process (EngineThread, as behind Triton), vLLM as its own HTTP server, not streaming; one after the other, each
+alone, and what counts is the median of three repeats: tokens of all requests ÷ the time until the last is through.
+vLLM is looked for beside the project (../shared/peers/vllm-cpu); without it the ratios are not measured.
+
+A section is a function that gives rows; SECTIONS lists them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.table import Row, main, say
+from lab.serve import llama_weights
+from lab.serve.ports import pick as pick_ports
+from lab.watch.probe import probe
+
+PEER = Path(__file__).parents[2] / "shared" / "peers" / "vllm-cpu"
+IN_FLIGHT = (1, 4, 8, 16)
+NEW_TOKENS = 64
+REPEATS = 3
+THREADS = 2
+PROMPT_TOKENS = 32
+START_LIMIT_S = 600.0  # vLLM's first start installs it
+MIXED = (8, 128)
+"""Output lengths of the saturation test, drawn evenly."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    decoder: Any
+    tokenizer: Any
+    prompts: list[list[int]]  # token ids, PROMPT_TOKENS each
+    weights: Path
+    peer: Path
+
+    def greedy(self, max_tokens: int) -> dict[str, Any]:
+        return {"temperature": 0, "max_tokens": max_tokens, "ignore_eos": True}
+
+
+def measure(peer: Path) -> list[Row]:
+    import torch
+    from tokenizers import Tokenizer
+
+    from lab.serve.models.decoder import load
+
+    weights = llama_weights.prepare()
+    tokenizer = Tokenizer.from_file(str(weights / "tokenizer.json"))
+    texts = [tokenizer.encode(text).ids for _, text in sorted(topics.items())]
+    prompts = [ids[:PROMPT_TOKENS] for ids in texts if len(ids) >= PROMPT_TOKENS][: max(IN_FLIGHT)]
+    setting = Setting(load(weights, torch.bfloat16, "cpu", THREADS), tokenizer, prompts, weights, peer)
+    return [row for section in SECTIONS for row in section(setting)]
+
+
+# --- sections -----------------------------------------------------------------------------------------------------
+
+
+def beside_vllm(setting: Setting) -> list[Row]:
+    ours = {n: repeated(lambda n=n: lab_rate(setting, [NEW_TOKENS] * n, max_batch_size=n)) for n in IN_FLIGHT}
+    theirs: dict[int, list[float]] = {n: [] for n in IN_FLIGHT}
+    note = "" if setting.peer.is_file() else f"no vLLM at {setting.peer}"
+    if not note:
+        with vllm(setting) as url:
+            vllm_rate(setting, url, max(IN_FLIGHT))  # its first requests are slower
+            theirs = {n: repeated(lambda n=n: vllm_rate(setting, url, n)) for n in IN_FLIGHT}
+    rows = []
+    for n in IN_FLIGHT:
+        mine, other = median(ours[n]), median(theirs[n])
+        ratio = mine / other if mine and other else None
+        say(f"{n} in flight: lab {rounded(ours[n])}, vLLM {rounded(theirs[n])} tokens/s")
+        rows += [
+            Row(f"output tokens/s, {n} in flight", mine, "tokens/s", None, REPEATS),
+            Row(f"output tokens/s of vLLM, {n} in flight", other, "tokens/s", None, len(theirs[n]), note),
+            Row(f"output tokens/s beside vLLM's, {n} in flight", ratio, "ratio", ">= 1.0", len(theirs[n]), note),
+        ]
+    return rows
+
+
+def beside_memory(setting: Setting) -> list[Row]:
+    """A step reads all weights and the cache of its sequence. The machine's bandwidth is measured before and after,
+    since a shared one changes; the better of the two counts."""
+    before, gaps = probe(again=True), []
+    for _ in range(REPEATS):
+        stamps = lab_stamps(setting, [NEW_TOKENS], max_batch_size=1)
+        gaps.append(statistics.median(np.diff([stamp for stamp, _ in stamps])))
+    after = probe(again=True)
+    found = [p.read_bandwidth_bytes_s for p in (before, after) if p.read_bandwidth_bytes_s]
+    bandwidth, note = max(found, default=None), before.reason or after.reason or ""
+    config = setting.decoder.config
+    cache_bytes = 2 * config.kv_elements_per_token * (PROMPT_TOKENS + NEW_TOKENS / 2)
+    step_s, read_bytes = median(gaps), setting.decoder.weight_bytes + cache_bytes
+    floor_s = read_bytes / bandwidth if bandwidth else None
+    fraction = floor_s / step_s if floor_s and step_s else None
+    return [
+        Row("time between tokens, 1 in flight", step_s and step_s * 1e3, "ms", None, REPEATS),
+        Row("bytes read by a step, 1 in flight", read_bytes / 1e6, "MB", None, 1),
+        Row("memory bandwidth, reading", bandwidth and bandwidth / 1e9, "GB/s", None, 2, note),
+        Row("fraction of the bandwidth floor, 1 in flight", fraction, "", ">= 0.60", REPEATS, note),
+    ]
+
+
+def cache_on_and_off(setting: Setting) -> list[Row]:
+    new = 256
+    rates = {
+        on: repeated(lambda on=on: lab_rate(setting, [new], kv_cache=on, max_batch_size=1)) for on in (True, False)
+    }
+    say(f"KV cache on {rounded(rates[True])}, off {rounded(rates[False])} tokens/s")
+    on, off = median(rates[True]), median(rates[False])
+    return [
+        Row(f"output tokens/s, KV cache on, {new} new tokens", on, "tokens/s", None, REPEATS),
+        Row(f"output tokens/s, KV cache off, {new} new tokens", off, "tokens/s", None, REPEATS),
+        Row(f"KV cache on beside off, {new} new tokens", on / off if on and off else None, "ratio", ">= 5", REPEATS),
+    ]
+
+
+def continuous_and_static(setting: Setting) -> list[Row]:
+    """64 requests that all wait from the start, 8 places: what counts is who fills a place that becomes free."""
+    low, high = MIXED
+    lengths = np.random.default_rng(3).integers(low, high, 64, endpoint=True).tolist()
+    rates = {
+        scheduler: repeated(lambda s=scheduler: lab_rate(setting, lengths, scheduler=s, max_batch_size=8))
+        for scheduler in ("continuous", "static")
+    }
+    say(f"continuous {rounded(rates['continuous'])}, static {rounded(rates['static'])} tokens/s")
+    continuous, static = median(rates["continuous"]), median(rates["static"])
+    ratio = continuous / static if continuous and static else None
+    what = f"output lengths {low}-{high}, 8 places"
+    return [
+        Row(f"output tokens/s, continuous, {what}", continuous, "tokens/s", None, REPEATS),
+        Row(f"output tokens/s, static, {what}", static, "tokens/s", None, REPEATS),
+        Row(f"continuous beside static, {what}", ratio, "ratio", ">= 1.3", REPEATS),
+    ]
+
+
+SECTIONS: tuple[Callable[[Setting], list[Row]], ...] = (
+    beside_memory,
+    beside_vllm,
+    cache_on_and_off,
+    continuous_and_static,
+)
+
+
+# --- the lab's engine ---------------------------------------------------------------------------------------------
+
+
+def lab_rate(setting: Setting, lengths: Sequence[int], **options: Any) -> float:
+    """Output tokens a second of requests that are sent at once, one a length."""
+    began = time.perf_counter()
+    stamps = lab_stamps(setting, lengths, **options)
+    return sum(lengths) / (max(stamp for stamp, _ in stamps) - began)
+
+
+def lab_stamps(setting: Setting, lengths: Sequence[int], **options: Any) -> list[tuple[float, str]]:
+    """(seconds, request) of every token, as its receiver gets it."""
+    from lab.serve.models.engine import Engine, Options
+    from lab.serve.models.engine_thread import EngineThread
+
+    longest = PROMPT_TOKENS + max(lengths)
+    engine = EngineThread(Engine(setting.decoder, setting.tokenizer, Options(max_request_tokens=longest, **options)))
+    stamps: list[tuple[float, str]] = []
+    running, done = len(lengths), threading.Event()
+
+    def receive(output: Any) -> None:
+        nonlocal running
+        stamps.append((time.perf_counter(), output.id))
+        if output.finish_reason is not None:
+            running -= 1
+            if not running:
+                done.set()
+
+    for i, length in enumerate(lengths):
+        engine.submit(setting.prompts[i % len(setting.prompts)], setting.greedy(length), receive)
+    done.wait()
+    engine.close()
+    if len(stamps) != sum(lengths):
+        raise SystemExit(f"{len(stamps)} tokens came of {sum(lengths)}")
+    return stamps
+
+
+# --- vLLM ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def vllm(setting: Setting) -> Iterator[str]:
+    """The URL of a vLLM server of our own."""
+    (port,), _ = pick_ports(count=1)
+    say("starting vLLM")
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            [str(setting.peer), str(setting.weights), str(port)],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            url, limit = f"http://127.0.0.1:{port}", time.monotonic() + START_LIMIT_S
+            while not _answers(url):
+                if process.poll() is not None or time.monotonic() > limit:
+                    log.seek(0)
+                    raise SystemExit(f"vLLM did not come up: {log.read().strip()[-500:]}")
+                time.sleep(0.2)
+            yield url
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=1):  # noqa: S310  our own server
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def vllm_rate(setting: Setting, url: str, in_flight: int) -> float:
+    tokens: list[int] = []
+
+    def ask(prompt: list[int]) -> None:
+        question = {"model": setting.weights.name, "prompt": prompt, **setting.greedy(NEW_TOKENS)}
+        request = urllib.request.Request(  # noqa: S310  our own server
+            f"{url}/v1/completions", json.dumps(question).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=300) as answer:  # noqa: S310
+            tokens.append(json.load(answer)["usage"]["completion_tokens"])
+
+    askers = [threading.Thread(target=ask, args=(setting.prompts[i],)) for i in range(in_flight)]
+    began = time.perf_counter()
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join()
+    took_s = time.perf_counter() - began
+    if tokens != [NEW_TOKENS] * in_flight:
+        raise SystemExit(f"vLLM wrote {tokens} tokens; asked for {NEW_TOKENS} each")
+    return sum(tokens) / took_s
+
+
+# --- figures ------------------------------------------------------------------------------------------------------
+
+
+def repeated(rate: Callable[[], float]) -> list[float]:
+    return [rate() for _ in range(REPEATS)]
+
+
+def median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+def rounded(values: Sequence[float]) -> list[float]:
+    return [round(value, 1) for value in values]
+
+
+def peer_option() -> Path:
+    """The value of --vllm-cpu, taken out of the command line."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--vllm-cpu", type=Path, default=PEER)
+    options, sys.argv[1:] = parser.parse_known_args()
+    return Path(options.vllm_cpu)
+
+
+if __name__ == "__main__":
+    peer = peer_option()
+    sys.exit(main(str(__doc__).splitlines()[0], lambda: measure(peer)))
