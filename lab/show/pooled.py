@@ -57,8 +57,9 @@ def along(folder: RunFolder, factor: str | None, load: str, levels: Sequence[str
 
 
 def held(folder: RunFolder, factor: str | None, load: str, levels: Sequence[str]) -> dict[str, list[Held]]:
-    """{level: the most tokens held since the model was loaded, with the memory of its process then}, over the whole
-    run, whatever the load: what a block wrote stays for the next one, until the model is loaded anew."""
+    """{level: the most tokens held since the model was loaded, with the memory of its process then}, whatever the
+    load: what a block wrote stays for the next one, until the model is loaded anew. Of several times that it was
+    loaded the one that held most counts, since no two processes begin with the same memory."""
     cells = [cell["factors"] for cell in folder.document["cells"]]
     # Only what is looked at, and in one piece: a long run has thousands of small ones, and each block looks through.
     server, telemetry = (
@@ -68,21 +69,22 @@ def held(folder: RunFolder, factor: str | None, load: str, levels: Sequence[str]
             (folder.read("telemetry"), "memory_bytes"),
         )
     )
-    found: dict[str, list[Held]] = {level: [] for level in levels}
+    found: dict[str, list[list[Held]]] = {level: [] for level in levels}  # one list each time the model was loaded
     before: dict[str, Any] | None = None
     most = 0
     for event in folder.events():
         if event["kind"] != "block_start":
             continue
-        most = most if event["model"] == before else 0
-        before = event["model"]
         level = short_label(factor, cells[event["cell"]].get(factor) if factor else None)
+        if event["model"] != before:
+            most = 0
+            found.setdefault(level, []).append([])
+        before = event["model"]
         window = Window(event["start_ns"], event["measured_from_ns"], event["end_ns"])
         for reading in memory_held(server, telemetry, before["name"], window):
             most = max(most, reading.tokens)
-            if level in found:
-                found[level].append(replace(reading, tokens=most))
-    return found
+            found[level][-1].append(replace(reading, tokens=most))
+    return {level: max(found[level], key=lambda held: held[-1].tokens if held else 0, default=[]) for level in levels}
 
 
 def stretches(folder: RunFolder, factor: str | None, load: str, levels: Sequence[str]) -> dict[str, Stretch]:

@@ -1,0 +1,34 @@
+"""What charts take from the records themselves."""
+
+from pathlib import Path
+
+import pytest
+
+from lab.run.folder import RunFolder
+from lab.show import pooled
+from tests.show import synthetic_llm
+from tests.show.synthetic import MIB
+
+FACTOR, OFF, ON = "model.kv_cache", "KV cache off", "KV cache on"
+
+
+@pytest.fixture
+def folder(empty_home: Path) -> RunFolder:
+    return synthetic_llm.run("kv_cache", "20261130-010401-kv-cache-pool")
+
+
+def test_memory_follows_the_most_tokens_of_one_loaded_model(folder: RunFolder) -> None:
+    found = pooled.held(folder, FACTOR, "any", (OFF, ON))
+    tokens = [h.tokens for h in found[ON]]
+    assert tokens == sorted(tokens) and tokens[-1] > 100
+    assert {h.tokens for h in found[OFF]} == {0}
+    # Each token took its 23,040 bytes; the readings differ by 0.2 MiB at random.
+    grown = (found[ON][-1].memory_bytes - found[ON][0].memory_bytes) / MIB
+    assert grown == pytest.approx((tokens[-1] - tokens[0]) * 23_040 / MIB, abs=1.0)
+
+
+def test_first_tokens_count_from_the_scheduled_arrival(folder: RunFolder) -> None:
+    found = pooled.first_tokens(folder, FACTOR, "answers of 32 tokens", (OFF, ON))
+    # A prompt of 16 tokens at 0.4 ms each and one step of some 17 ms; without a cache the step reads 16 anew.
+    assert found[ON].mean() == pytest.approx(0.0236, abs=0.002)
+    assert found[OFF].mean() == pytest.approx(0.0265, abs=0.002)
