@@ -15,7 +15,7 @@ from lab.errors import InputError
 from lab.load.payload import requests_for
 from lab.load.targets import INVALID, Generated
 from lab.load.targets.generate_stream import GenerateStream
-from lab.load.targets.openai import OpenAI, endpoint
+from lab.load.targets.openai import OpenAI, OpenAIAnswer, endpoint
 from lab.load.targets.triton_stream import TritonStream
 from lab.measure.records import ERROR, OK, REFUSED, TRUNCATED
 from lab.spec import ClosedLoop, ModelSpec, Workload
@@ -146,6 +146,15 @@ def test_of_a_total_alone_a_chunk_is_a_token_if_that_adds_up(
     assert end.outcome == OK
     assert (generated.output_tokens, generated.chunk_tokens) == (10, chunk_tokens)
     assert len(generated.chunk_ns) == len(tokens)
+
+
+def test_a_total_that_comes_with_the_last_word_is_not_that_words() -> None:
+    answer = OpenAIAnswer()
+    for stamp, (text, usage) in enumerate([("one", None), (" two", None), (" three", 3)], 1):
+        event = {"choices": [{"text": text, "finish_reason": "length" if usage else None}]}
+        answer.read(event | ({"usage": {"completion_tokens": usage}} if usage else {}), stamp)
+    assert answer.complete
+    assert answer.total() == Generated(None, 3, [1, 2, 3], [1, 1, 1])
 
 
 @ALL
