@@ -29,6 +29,7 @@ from lab.spec import ClosedLoop, Experiment, Workload, parse
 RECENT_S = 60
 FLUSH_NS = 500_000_000
 """A load worker writes its rows this often at the latest: the last moment of which all is known lies this far back."""
+MOST_PIECES = 32
 SERVER_FIELDS = ("queue_ns", "queue_count", "compute_input_ns", "compute_infer_ns", "compute_output_ns")
 
 
@@ -72,8 +73,8 @@ class Live:
         fresh = self._tails["requests"].new()
         self._requests.add(Requests.from_table(fresh))
         self._tokens.add(Requests.from_table(fresh))
-        self._server = pa.concat_tables([self._server, self._tails["server"].new()])
-        self._telemetry = pa.concat_tables([self._telemetry, self._tails["telemetry"].new()])
+        self._server = _longer(self._server, self._tails["server"].new())
+        self._telemetry = _longer(self._telemetry, self._tails["telemetry"].new())
         seconds = max(self._requests.seconds, _seconds_scraped(self._server, origin_ns))
         model, workload = _in_force(starts[-1], events)
         return LiveView(
@@ -119,6 +120,12 @@ class Live:
             closed_loop=isinstance(parse(Workload, start["workload"]).arrival, ClosedLoop),
             now_ns=now_ns,
         )
+
+
+def _longer(table: pa.Table, fresh: pa.Table) -> pa.Table:
+    """Both in one, of few pieces: each look adds a piece, and each column drawn visits every piece there is."""
+    longer = pa.concat_tables([table, fresh])
+    return longer.combine_chunks() if longer.column(0).num_chunks > MOST_PIECES else longer
 
 
 def _in_force(start: dict[str, Any], events: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
