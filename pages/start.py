@@ -41,7 +41,7 @@ if pressed:
 st.subheader("Other questions")
 questions = (
     ("pages/kv_cache.py", "What does the KV cache buy a language model?", ":material/memory:"),
-    ("pages/scheduling.py", "One request, a static batch, or continuous batching?", ":material/view_timeline:"),
+    ("pages/scheduling.py", "One, static or continuous batching?", ":material/view_timeline:"),
     ("pages/try_it.py", "Watch a language model write, token by token", ":material/chat:"),
 )
 for place, (page, question, icon) in zip(st.columns(3), questions, strict=True):

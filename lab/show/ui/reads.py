@@ -45,7 +45,7 @@ class RunLine:
         """ "batching on digits, quick", or why nothing more is known."""
         if not self.experiment:
             return self.message or "unreadable"
-        return f"{self.experiment} on {self.model}{', quick' if self.quick else ''}"
+        return f"{self.experiment.replace('_', ' ')} on {self.model}{', quick' if self.quick else ''}"
 
 
 @st.cache_data(ttl=2.0, show_spinner=False)
