@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from hypothesis import given, settings
@@ -135,6 +138,28 @@ def test_cache_bytes_are_those_on_paper() -> None:
     config = LlamaConfig(30, 576, 1536, 9, 3, 64, 49152, 8192, 1e5, 1e-5, True, frozenset())
     assert PackedCache(config, 2, 64, config.layers).bytes == 2 * 64 * 23_040
     assert PackedCache(config, 2, 65, config.layers).bytes == 2 * 96 * 23_040
+
+
+def test_only_held_tokens_take_memory(compiled: CompiledDecoder) -> None:
+    """One token a slot touches a page of each head's keys and one of its values."""
+    process, config = psutil.Process(), compiled.config
+    before = process.memory_info().rss
+    cache = compiled.cache(64, 4096)
+    pages = 64 * config.layers * 2 * config.kv_heads
+    compiled.prefill([Span([5], slot) for slot in range(64)], cache)
+    taken = process.memory_info().rss - before
+    assert cache.bytes > 5 * pages * 4096
+    assert taken < 2 * pages * 4096 + 4e6
+
+
+def test_a_decoder_that_is_gone_leaves_no_thread(tiny_folder: Path) -> None:
+    decoder = CompiledDecoder.load(tiny_folder, threads=3)
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("decoder-")][-2:]
+    del decoder
+    gc.collect()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def test_weight_bytes_are_those_on_paper(tmp_path: Path) -> None:

@@ -10,9 +10,12 @@ batch, with a cache or without: same tokens, same logits, to the last bit.
 
 from __future__ import annotations
 
+import mmap
 import queue
 import threading
+import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,8 +51,8 @@ class PackedCache:
     def __init__(self, config: LlamaConfig, slots: int, tokens: int, layers: int) -> None:
         self.slots, self.tokens = slots, tokens
         room, dim = padded(tokens), padded(config.head_dim)
-        # Zeros, see KVCache.
-        heads = np.zeros((layers, slots, 2, config.kv_heads, room * dim), np.uint16)
+        heads = _small_pages(layers * slots * 2 * config.kv_heads * room * dim)
+        heads = heads.reshape(layers, slots, 2, config.kv_heads, room * dim)
         self.view = Cache(heads.reshape(-1), heads.reshape(-1).view(np.uint32), layers, slots, room)
         self._keys = heads[:, :, 0].reshape(layers, slots, config.kv_heads, room * dim)
         self._values = heads[:, :, 1].reshape(layers, slots, config.kv_heads, dim // BLOCK, room // 2, 2 * BLOCK)
@@ -64,6 +67,15 @@ class PackedCache:
         keys, pairs = padded(tokens) * self._head_dim, padded(tokens) // 2
         self._keys[:, target, :, :keys] = self._keys[:, source, :, :keys]
         self._values[:, target, :, :, :pairs] = self._values[:, source, :, :, :pairs]
+
+
+def _small_pages(elements: int) -> np.ndarray:
+    """Zeros, uint16 (see KVCache why), on pages of 4 KB: only what holds tokens takes memory then. numpy would ask for
+    pages of 2 MB, and the first token of each head would touch all of them."""
+    memory = mmap.mmap(-1, 2 * elements)
+    with suppress(OSError):  # a kernel without large pages
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, np.uint16)
 
 
 class CompiledDecoder:
@@ -88,6 +100,8 @@ class CompiledDecoder:
         self._weights = _weights(config, read)
         self._threads = threads
         self._helpers = [_Helper(i) for i in range(1, threads)]
+        for helper in self._helpers:
+            weakref.finalize(self, helper.jobs.put, None)
         self._space = self._make_space(rows=1, tokens=BLOCK)
         self.prefill([Span([0])], None)  # compiles, or loads what was compiled before
 
@@ -170,7 +184,7 @@ class CompiledDecoder:
 
 
 class _Helper:
-    """A thread that takes part in every step. It needs no end: as a daemon it waits for jobs, or is gone with us."""
+    """A thread that takes part in every step, until the job None."""
 
     def __init__(self, number: int) -> None:
         self.jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
