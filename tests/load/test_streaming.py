@@ -132,6 +132,13 @@ def test_reasoning_is_counted_apart() -> None:  # T9
     assert_stamped(generated.chunk_ns, story.sent_ns[0])
 
 
+def test_a_message_that_ends_the_reasoning_is_content() -> None:
+    answer = OpenAIAnswer()
+    for stamp, delta in enumerate([{"reasoning": "so"}, {"reasoning": ".", "content": "Yes"}, {"content": "."}], 1):
+        answer.read({"choices": [{"delta": delta}]}, stamp)
+    assert answer.total().reasoning_chunks == 1
+
+
 @OPENAI
 @pytest.mark.parametrize(
     ("tokens", "chunk_tokens"),
