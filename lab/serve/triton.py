@@ -11,6 +11,7 @@ load, and stays true while a model's process is dead.
 from __future__ import annotations
 
 import dataclasses
+import re
 import signal
 import sys
 import threading
@@ -37,6 +38,9 @@ CALL_LIMIT_S = 10.0
 """Limits, not expectations: a load takes 0.1 to 2 s, an unload 1.5 s, a question milliseconds."""
 
 POLL_S = 0.02
+
+FRAME = re.compile(r"\s*\d+# ")
+"""A line of the stack that Triton prints when it aborts."""
 
 DEFAULT_PORTS = (8000, 8001, 8002)
 """HTTP, gRPC, metrics, as Triton itself numbers them."""
@@ -216,8 +220,9 @@ class Server:
         if self.managed is None:
             return f"{self._called} does not answer"
         how = "" if self._process is None else f" ({launch.ending(self._process.exit_status)})"
-        # Lines that begin with I are information, such as that a model was loaded long before.
-        words = [line for line in last_lines(Path(self.managed.log), 20) if not line.startswith("I")][-3:]
+        # Not information (I…), such as that a model was loaded long before, nor the stack below the reason.
+        last = last_lines(Path(self.managed.log), 60)
+        words = [line for line in last if not line.startswith("I") and not FRAME.match(line)][-3:]
         return f"Triton ended{how}; its last words: {' | '.join(words) or 'none'}"
 
     def stop(self) -> str:
