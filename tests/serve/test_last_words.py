@@ -1,0 +1,25 @@
+"""Why a Triton ended, from its log: the reason, not the information before it nor the stack after it."""
+
+from lab.serve.record import ServerRecord
+from lab.serve.triton import Server
+
+ABORTED = [
+    "I1130 08:10:03.221655 24884 model_lifecycle.cc:624] \"successfully unloaded 'digits' version 1\"",
+    "terminate called after throwing an instance of 'boost::interprocess::lock_exception'",
+    "  what():  boost::interprocess::lock_exception",
+    "Signal (6) received.",
+    *(f"{number:2d}# 0x00007F937D8A71F5 in /lib/x86_64-linux-gnu/libc.so.6" for number in range(23)),
+]
+
+
+def test_a_triton_that_aborted_is_quoted_by_its_reason(tmp_path):
+    log = tmp_path / "triton.log"
+    log.write_text("\n".join(ABORTED) + "\n")
+    server = Server("127.0.0.1", 1, 2, None)
+    # No process has that id: it is above the highest that Linux gives.
+    server.managed = ServerRecord(2**22 + 1, 0.0, 1, 2, 3, str(tmp_path), str(log), "prefix")
+    said = server.died()
+    assert "lock_exception" in said
+    assert "Signal (6) received." in said
+    assert "libc" not in said
+    assert "unloaded" not in said
