@@ -97,7 +97,7 @@ class ModelSpec(Value):
     `max_batch_size`        requests that run together (always 1 with scheduler "one")
     `max_request_tokens`    of prompt and answer together; the length of a slot in the cache
     `max_tokens_in_cache`   of all that run together; None is room for max_batch_size full requests
-    `stream_interval`       tokens an answer's chunk holds
+    `stream_interval`       tokens that each chunk of an answer holds after the first, which holds one
     `threads`               that compute; None is the engine's own choice
     """
 

@@ -1,28 +1,37 @@
 """One prompt, one answer as it comes: what the page "Try it" and the equality check ask a language model through.
 
 A plain tritonclient stream, not the load generator: nothing is measured for a verdict here, and whoever reads this
-file sees how a client of a decoupled Triton model is written. The stamps are taken when a piece reaches this process.
+file sees how a client of a decoupled Triton model is written.
+
+`say` asks from a process of its own (this module run with `-m`: one request as JSON on stdin, a line of JSON for each
+piece on stdout), because a page's process draws, holds its interpreter's lock and has the lowest priority: stamps that
+it took came in bunches, up to half a second late.
 """
 
 from __future__ import annotations
 
 import json
 import queue
+import subprocess
+import sys
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
+from lab import priority
 from lab.errors import ModelError, ServerError
 from lab.run.lock import who_measures
 from lab.serve import repository, weights
 from lab.serve.triton import Server
 from lab.spec import ModelSpec
 
+PROJECT = Path(__file__).parents[2]
 SILENCE_LIMIT_S = 120.0
 """The longest wait for the next piece; without a cache a token of a long text takes seconds."""
 
@@ -30,10 +39,12 @@ SILENCE_LIMIT_S = 120.0
 @dataclass(frozen=True)
 class Piece:
     """A chunk of the answer. `tokens`: how many it holds; `output_tokens`: how many the answer holds with it, by the
-    server's count. The last piece has a `finish_reason` ("stop", "length")."""
+    server's count. The last piece has a `finish_reason` ("stop", "length"). `sent_ns` is when the request was sent,
+    `t_ns` when this piece came, both perf_counter_ns of the process that asked."""
 
     text: str
     tokens: int
+    sent_ns: int
     t_ns: int
     finish_reason: str | None
     prompt_tokens: int | None
@@ -80,8 +91,38 @@ def say(
     `chat` puts the prompt into the turn of a user, as the instructed SmolLM2 was trained to see it; without it the
     model goes on with the text. ServerError in one line when the server refuses, breaks off, or falls silent.
     """
-    sampling = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
-    return stream(grpc_url, model, request(as_turn(prompt) if chat else prompt, sampling))
+    asked = {
+        "grpc_url": grpc_url,
+        "model": model,
+        "prompt": as_turn(prompt) if chat else prompt,
+        "sampling": {"max_tokens": max_tokens, "temperature": temperature, "seed": seed},
+    }
+    speaker = subprocess.Popen(
+        [sys.executable, "-m", "lab.run.conversation"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=PROJECT,
+        text=True,
+        start_new_session=True,  # a session of its own has a priority of its own
+    )
+    priority.give(speaker.pid, priority.MEASURED)
+    try:
+        assert speaker.stdin is not None and speaker.stdout is not None  # noqa: S101
+        with speaker.stdin as stdin:
+            json.dump(asked, stdin)
+        for line in speaker.stdout:
+            told = json.loads(line)
+            if "error" in told:
+                raise ServerError(told["error"])
+            yield Piece(**told)
+        if speaker.wait():
+            raise ServerError(f"model {model}: the process that asked it ended with status {speaker.returncode}")
+    finally:
+        speaker.kill()  # its connection closes, and with it the generation
+        speaker.wait()
+        if speaker.stdout is not None:
+            speaker.stdout.close()
 
 
 def request(prompt: str, sampling: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -103,19 +144,21 @@ def as_turn(prompt: str) -> str:
     return f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
 
 
-def stream(grpc_url: str, model: str, inputs: Mapping[str, np.ndarray]) -> Iterator[Piece]:
+def stream(grpc_url: str, model: str, inputs: Mapping[str, np.ndarray]) -> Generator[Piece, None, None]:
     """The pieces of the answer to one request, given as tensors. Errors as for `say`."""
     answers: queue.SimpleQueue[tuple[int, Any, InferenceServerException | None]] = queue.SimpleQueue()
     client = triton.InferenceServerClient(grpc_url)
     finished, told = False, 0
     try:
         client.start_stream(lambda result, error: answers.put((time.perf_counter_ns(), result, error)))
-        client.async_stream_infer(model, _tensors(inputs), enable_empty_final_response=True)
+        tensors = _tensors(inputs)
+        sent_ns = time.perf_counter_ns()
+        client.async_stream_infer(model, tensors, enable_empty_final_response=True)
         while not finished:
             t_ns, result, error = answers.get(timeout=SILENCE_LIMIT_S)
             if error is not None:
                 raise ServerError(f"model {model}: {error.message()}")
-            piece = _piece(result, t_ns, told)
+            piece = _piece(result, sent_ns, t_ns, told)
             told = piece.output_tokens or 0
             finished = bool(result.get_response().parameters["triton_final_response"].bool_param)
             if piece.tokens or piece.finish_reason:
@@ -151,7 +194,7 @@ def _tensors(inputs: Mapping[str, np.ndarray]) -> list[triton.InferInput]:
     return tensors
 
 
-def _piece(result: triton.InferResult, t_ns: int, told: int) -> Piece:
+def _piece(result: triton.InferResult, sent_ns: int, t_ns: int, told: int) -> Piece:
     """`told`: tokens of the pieces before. A response's own count is of its own tokens, as the vLLM backend has it."""
 
     def first(name: str) -> Any:
@@ -164,8 +207,26 @@ def _piece(result: triton.InferResult, t_ns: int, told: int) -> Piece:
     return Piece(
         text="" if text is None else text.decode(),
         tokens=tokens,
+        sent_ns=sent_ns,
         t_ns=t_ns,
         finish_reason=None if finish in (None, "", "None") else finish,
         prompt_tokens=None if prompt_tokens is None else int(prompt_tokens),
         output_tokens=told + tokens,
     )
+
+
+def _speak() -> None:
+    """The process of its own: see the module's docstring."""
+    asked = json.load(sys.stdin)
+    pieces = stream(asked["grpc_url"], asked["model"], request(asked["prompt"], asked["sampling"]))
+    try:
+        for piece in pieces:
+            print(json.dumps(asdict(piece)), flush=True)
+    except ServerError as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+    except BrokenPipeError:  # nobody listens any more
+        pieces.close()
+
+
+if __name__ == "__main__":
+    _speak()

@@ -18,7 +18,7 @@ def answer(*pieces: tuple[int, int, str], label: str = "KV cache on") -> Answer:
         label,
         5 * MS,
         tuple(
-            Piece(text, tokens, (5 + ms) * MS, "length" if i == last else None, 12, None)
+            Piece(text, tokens, 5 * MS, (5 + ms) * MS, "length" if i == last else None, 12, None)
             for i, (ms, tokens, text) in enumerate(pieces)
         ),
     )

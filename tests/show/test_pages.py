@@ -433,7 +433,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         asked.append({"prompt": prompt, **sampling})
         sent_ns = time.perf_counter_ns()
         for i, (text, tokens) in enumerate((("a <b>", 4), (" $x$", 3), (" c", 3))):
-            yield Piece(text, tokens, sent_ns + (i + 1) * 100_000_000, "length" if i == 2 else None, 9, None)
+            yield Piece(text, tokens, sent_ns, sent_ns + (i + 1) * 100_000_000, "length" if i == 2 else None, 9, None)
 
     def prepare(spec: ModelSpec) -> str:
         asked.append({"prepared": (spec.kv_cache, spec.scheduler, spec.stream_interval)})
@@ -483,7 +483,7 @@ def test_a_click_while_it_writes_stops_the_server_too(
     def say(prompt: str, **sampling: Any) -> Iterator[Piece]:
         try:
             for _ in range(1000):
-                yield Piece("more ", 1, time.perf_counter_ns(), None, 9, None)
+                yield Piece("more ", 1, time.perf_counter_ns(), time.perf_counter_ns(), None, 9, None)
         finally:
             closed.append(True)
 
@@ -507,7 +507,7 @@ def test_an_answer_that_breaks_off_is_kept_as_far_as_it_came(
     empty_home: Path, model: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def say(prompt: str, **sampling: Any) -> Iterator[Piece]:
-        yield Piece("half", 1, time.perf_counter_ns(), None, 9, None)
+        yield Piece("half", 1, time.perf_counter_ns(), time.perf_counter_ns(), None, 9, None)
         raise ServerError("model llm: the server is gone")
 
     monkeypatch.setattr(conversation, "say", say)

@@ -90,12 +90,10 @@ def write(asked: Asked) -> None:
     """The answer, visible as it comes; kept among the session's last when it ends, however it ends."""
     button, slot = st.empty(), st.empty()
     pieces: list[Piece] = []
-    sent_ns = 0
     try:
         with st.spinner("The model gets ready"):
             grpc_url = conversation.prepare(asked.model)
         button.button("Stop", icon=":material/stop:", key="stop_writing")  # a click ends this run of the script
-        sent_ns = time.perf_counter_ns()
         # Closed at once when a click ends this script, so that the server stops too.
         with closing(_growing(asked, grpc_url, pieces)) as texts:
             for text in texts:
@@ -105,7 +103,8 @@ def write(asked: Asked) -> None:
     finally:
         if pieces:
             kept = st.session_state.get("tried", [])
-            st.session_state["tried"] = [Answer(asked.label, sent_ns, tuple(pieces)), *kept][:MOST_ROWS]
+            answer = Answer(asked.label, pieces[0].sent_ns, tuple(pieces))
+            st.session_state["tried"] = [answer, *kept][:MOST_ROWS]
     button.empty()
     slot.empty()
 
