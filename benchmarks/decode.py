@@ -1,6 +1,6 @@
 """Writing tokens: the lab's engine beside vLLM on the CPU, beside memory's speed, and beside its own switches.
 
-    .venv/bin/python benchmarks/decode.py [--json] [--vllm-cpu PATH]         about 6 minutes
+    .venv/bin/python benchmarks/decode.py [--json] [--vllm-cpu PATH]         about 12 minutes
 
 SmolLM2-135M in bf16, the same prompts as token ids, greedy, without an end before the last token. The lab's engine runs
 in this process (EngineThread, as behind Triton), vLLM as its own HTTP server, not streaming; one after the other, each
@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks import served
 from benchmarks.table import Row, main, say
 from lab.serve import llama_weights
 from lab.serve.ports import pick as pick_ports
@@ -156,11 +157,21 @@ def continuous_and_static(setting: Setting) -> list[Row]:
     ]
 
 
+def beside_aiperf(setting: Setting) -> list[Row]:
+    if not setting.peer.is_file():
+        return [Row("TTFT and ITL beside AIPerf's", None, "ratio", None, 0, f"no vLLM at {setting.peer}")]
+    with vllm(setting) as url:
+        vllm_rate(setting, url, max(IN_FLIGHT))
+        return served.beside_aiperf(url, setting.weights)
+
+
 SECTIONS: tuple[Callable[[Setting], list[Row]], ...] = (
     beside_memory,
     beside_vllm,
     cache_on_and_off,
     continuous_and_static,
+    lambda _: served.through_triton(),
+    beside_aiperf,
 )
 
 
@@ -215,6 +226,8 @@ def vllm(setting: Setting) -> Iterator[str]:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            # By itself vLLM leaves a core free, and is a fifth slower for it on a machine of two.
+            env={**os.environ, "VLLM_CPU_OMP_THREADS_BIND": f"0-{(os.cpu_count() or 1) - 1}"},
         )
         try:
             url, limit = f"http://127.0.0.1:{port}", time.monotonic() + START_LIMIT_S

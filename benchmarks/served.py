@@ -1,0 +1,212 @@
+"""Sections of benchmarks/decode.py that need a server: what Triton costs, and what AIPerf says of the same server.
+
+    .venv/bin/python benchmarks/served.py PLACES SECONDS      the engine alone in a process of its own: tokens a second
+
+Each pair is measured side by side in alternating order, in closed loops of equal width, and a ratio is the median of
+the ratios of neighbours. The engine alone gets the priority that Triton has: else Triton would look free.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.table import Row, say
+from lab import priority
+from lab.load.generator import Generator, Job
+from lab.measure.records import REQUESTS, Requests
+from lab.measure.summary import Summary, summarize
+from lab.serve import llama_weights
+from lab.serve.triton import Server
+from lab.spec import ClosedLoop, ModelSpec, Workload
+from lab.stream import read_stream
+
+AIPERF = Path(__file__).parents[2] / "shared" / "peers" / "aiperf"
+PAIRS = 6
+PLACES = 8
+SECONDS, WARMUP_S = 6.0, 2.0
+NEW_TOKENS, PROMPT_TOKENS = 64, 32
+AIPERF_PAIRS, AIPERF_REQUESTS, AIPERF_IN_FLIGHT = 3, 48, 4
+
+
+def through_triton() -> list[Row]:
+    """Tokens a second of 8 users who each ask again once answered: of the engine alone, and through Triton's stream."""
+    alone, served = [], []
+    model = ModelSpec(name="llm", max_batch_size=PLACES, max_request_tokens=2 * (PROMPT_TOKENS + NEW_TOKENS))
+    with tempfile.TemporaryDirectory() as folder, Generator(Path(folder), workers=1) as generator:
+        lab = Asker(Path(folder), generator, model)
+        with Server.start(repository=Path(folder) / "repository", log=Path(folder) / "triton.log") as server:
+            server.load(model)
+            for pair in range(PAIRS):
+                for turn in ("alone", "served") if pair % 2 == 0 else ("served", "alone"):
+                    if turn == "alone":
+                        alone.append(engine_alone())
+                    else:
+                        served.append(lab.ask(server.grpc_url, "grpc", PLACES, SECONDS).output_tokens_per_s or 0.0)
+    say(f"alone {[round(rate) for rate in alone]}, through Triton {[round(rate) for rate in served]} tokens/s")
+    cost = float(np.median([1 - b / a for a, b in zip(alone, served, strict=True)]))
+    what = f"{PLACES} in flight"
+    return [
+        Row(f"output tokens/s, engine alone, {what}", float(np.median(alone)), "tokens/s", None, PAIRS),
+        Row(f"output tokens/s, through Triton, {what}", float(np.median(served)), "tokens/s", None, PAIRS),
+        Row(f"streaming through Triton costs, {what}", cost, "", "<= 0.10", PAIRS),
+    ]
+
+
+def beside_aiperf(url: str, weights: Path) -> list[Row]:
+    """TTFT and ITL of one OpenAI-compatible server, by the lab and by AIPerf in turns."""
+    if not AIPERF.is_file():
+        note = f"no AIPerf at {AIPERF}"
+        return [Row(f"mean {name} off AIPerf's by", None, "", "<= 0.05", 0, note) for name in ("TTFT", "ITL")]
+    ours: list[tuple[float, float]] = []
+    theirs: list[tuple[float, float]] = []
+    model = ModelSpec(name="llm", weights=str(weights))
+    with tempfile.TemporaryDirectory() as folder, Generator(Path(folder), workers=1) as generator:
+        lab = Asker(Path(folder), generator, model, served_model=weights.name)
+
+        def mine() -> None:
+            found = lab.ask(url, "openai", AIPERF_IN_FLIGHT, 12.0)
+            ours.append((found.ttft_mean_s or np.nan, found.itl_mean_s or np.nan))
+
+        turns: list[Callable[[], None]] = [mine, lambda: theirs.append(aiperf(url, weights))]
+        for pair in range(AIPERF_PAIRS):
+            for turn in turns if pair % 2 == 0 else reversed(turns):
+                turn()
+    rows = []
+    for i, name in enumerate(("TTFT", "ITL")):
+        ratio = float(np.median([a[i] / b[i] for a, b in zip(ours, theirs, strict=True)]))
+        shown = [[round(figures[i] * 1e3, 1) for figures in side] for side in (ours, theirs)]
+        say(f"mean {name}, ms: lab {shown[0]}, AIPerf {shown[1]}")
+        rows.append(
+            Row(f"mean {name} beside AIPerf's, {AIPERF_IN_FLIGHT} in flight", ratio, "ratio", None, AIPERF_PAIRS)
+        )
+        rows.append(Row(f"mean {name} off AIPerf's by", abs(ratio - 1), "", "<= 0.05", AIPERF_PAIRS))
+    return rows
+
+
+class Asker:
+    """The lab's own load generator on a language model, a block at a time."""
+
+    def __init__(self, folder: Path, generator: Generator, model: ModelSpec, served_model: str | None = None) -> None:
+        self._folder, self._generator, self._model, self._served_model = folder, generator, model, served_model
+        self._block = 0
+
+    def ask(self, url: str, protocol: Any, in_flight: int, seconds: float) -> Summary:
+        self._block += 1
+        workload = Workload(
+            arrival=ClosedLoop(concurrency=in_flight),
+            duration_s=seconds + WARMUP_S,
+            warmup_s=WARMUP_S,
+            prompt_tokens=PROMPT_TOKENS,
+            output_tokens=NEW_TOKENS,
+            protocol=protocol,
+            served_model=self._served_model,
+            timeout_s=60,
+            seed=self._block,
+        )
+        tokenizer = llama_weights.folder(self._model.weights) / "tokenizer.json"
+        window = self._generator.begin(Job(self._block, url, self._model, workload, tokenizer))
+        self._generator.wait(timeout_s=seconds + 90)
+        rows = read_stream(self._folder / "requests-0.arrows", REQUESTS)
+        summary = summarize(
+            Requests.from_table(rows, block=self._block), window=window, planned=None, slo=None, closed_loop=True
+        )
+        if summary.error_fraction != 0:
+            raise SystemExit(f"requests failed: {[problem.text for problem in summary.problems]}")
+        return summary
+
+
+def aiperf(url: str, weights: Path) -> tuple[float, float]:
+    """(mean TTFT, mean ITL) in seconds, as AIPerf exports them."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [str(AIPERF), "profile", "-m", weights.name, "--url", url, "--endpoint-type", "completions"]
+        command += ["--streaming", "--tokenizer", str(weights), "--concurrency", str(AIPERF_IN_FLIGHT)]
+        command += ["--request-count", str(AIPERF_REQUESTS), "--warmup-request-count", str(AIPERF_IN_FLIGHT)]
+        command += ["--synthetic-input-tokens-mean", str(PROMPT_TOKENS), "--synthetic-input-tokens-stddev", "0"]
+        command += ["--output-tokens-mean", str(NEW_TOKENS), "--output-tokens-stddev", "0"]
+        command += ["--extra-inputs", "ignore_eos:true", "--ui", "none", "--artifact-dir", folder]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        exports = list(Path(folder).rglob("profile_export_aiperf.json"))
+        if done.returncode or not exports:
+            raise SystemExit(f"aiperf failed: {(done.stderr or done.stdout).strip()[-500:]}")
+        found = json.loads(exports[0].read_text())
+    return tuple(_seconds(found[name]) for name in ("time_to_first_token", "inter_token_latency"))  # type: ignore[return-value]
+
+
+def _seconds(metric: dict[str, Any]) -> float:
+    return float(metric["avg"]) / {"ms": 1e3, "s": 1.0, "us": 1e6, "ns": 1e9}[metric["unit"]]
+
+
+def engine_alone() -> float:
+    """Output tokens a second of the engine in a process of its own, with nothing between it and its users."""
+    command = [sys.executable, __file__, str(PLACES), str(SECONDS)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    priority.give(process.pid, priority.MEASURED)
+    told, _ = process.communicate()
+    if process.returncode:
+        raise SystemExit("the engine alone did not run")
+    return float(told)
+
+
+def run_alone(places: int, seconds: float) -> float:
+    import torch
+    from tokenizers import Tokenizer
+
+    from lab.load.payload import requests_for
+    from lab.serve.models.decoder import load
+    from lab.serve.models.engine import Engine, Options
+    from lab.serve.models.engine_thread import EngineThread
+
+    weights = llama_weights.prepare()
+    tokenizer_file = weights / "tokenizer.json"
+    workload = Workload(
+        arrival=ClosedLoop(concurrency=places),
+        duration_s=seconds,
+        prompt_tokens=PROMPT_TOKENS,
+        output_tokens=NEW_TOKENS,
+        seed=os.getpid(),
+    )
+    asked = requests_for(ModelSpec(name="llm"), workload, 256, tokenizer_file)
+    prompts = [request["text_input"][0].decode() for request in asked]
+    options = Options(max_batch_size=places, max_request_tokens=2 * (PROMPT_TOKENS + NEW_TOKENS))
+    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    engine = EngineThread(Engine(load(weights, torch.bfloat16, "cpu", 2), tokenizer, options))
+    parameters = {"temperature": 0, "max_tokens": NEW_TOKENS, "ignore_eos": True}
+    from_s = time.perf_counter() + WARMUP_S
+    until_s = from_s + seconds
+    tokens, sent, over = 0, 0, threading.Event()
+
+    def ask() -> None:
+        nonlocal sent
+        sent += 1
+        engine.submit(prompts[sent % len(prompts)], parameters, receive)
+
+    def receive(output: Any) -> None:
+        nonlocal tokens
+        now_s = time.perf_counter()
+        tokens += from_s <= now_s < until_s
+        if now_s >= until_s:
+            over.set()
+        elif output.finish_reason is not None:
+            ask()
+
+    for _ in range(places):
+        ask()
+    over.wait()
+    engine.close()
+    return tokens / seconds
+
+
+if __name__ == "__main__":
+    print(run_alone(int(sys.argv[1]), float(sys.argv[2])))
