@@ -1,6 +1,6 @@
 """One answer of a language model as the page "Try it" received it, and the same as records that figures are made of.
 
-Pure. What it cannot know: when the server took the request up; `sent_ns` is when the process that asked began to send it.
+Pure. What it cannot know: when the server took the request up; `sent_ns` is when the process that asked sent it.
 """
 
 from __future__ import annotations
