@@ -15,12 +15,13 @@ import pyarrow.compute as pc
 
 from lab.errors import FolderError, InputError, RunError
 from lab.measure.answers import unequal
+from lab.measure.floor_sentence import sentence
 from lab.measure.records import OK, OUTCOMES, Requests, Window
 from lab.measure.server import ServerDelta, server_delta
 from lab.measure.summary import Summary, summarize
 from lab.measure.verdict import CellResult, Verdict, verdict
 from lab.run.folder import RunFolder
-from lab.spec import ClosedLoop, Experiment, Workload, parse
+from lab.spec import ClosedLoop, Experiment, ModelSpec, Workload, parse
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ def compute(folder: RunFolder, *, state: str) -> dict[str, Any]:
                 "repeat": b.repeat,
                 "role": b.role,
                 "summary": b.summary.to_dict(),
+                "floor": _floor(cells[b.cell].model, b.summary, events),
             }
             for b in blocks
         ],
@@ -188,6 +190,23 @@ def most_common_failure(folder: RunFolder) -> str:
         return "none was sent"
     (outcome, detail), count = failures.most_common(1)[0]
     return f"{count} × {OUTCOMES[outcome]}: {detail}"
+
+
+def _floor(model: ModelSpec, summary: Summary, events: list[dict[str, Any]]) -> str | None:
+    """What a decode step takes at least on this machine, beside what it took; None where that is not known. Without a
+    cache there is no such step: each reads whole texts."""
+    noted = (e for e in events if e["kind"] == "limits" and e["precision"] == model.precision)
+    limits = next(noted, None) if model.family == "llm" and model.kv_cache else None
+    if limits is None:
+        return None
+    told = sentence(
+        summary,
+        limits["kv_bytes_per_token"],
+        model.precision,
+        limits["read_bandwidth_bytes_s"],
+        limits["flops_s"],
+    )
+    return told or None
 
 
 def _verdict(experiment: Experiment, blocks: list[BlockResult]) -> Verdict:

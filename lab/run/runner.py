@@ -19,6 +19,7 @@ from typing import Any
 
 from lab.errors import LabError, RunError
 from lab.load.generator import Progress
+from lab.measure.ledger import kv_bytes_per_token
 from lab.measure.words import level_label
 from lab.run import results
 from lab.run.bench import Bench, serving
@@ -28,7 +29,9 @@ from lab.run.equality import Answer, compare_answers, in_fp32
 from lab.run.folder import RunFolder
 from lab.run.lock import MeasureLock
 from lab.run.plan import Block, any_fraction, cell_blocks, level_blocks, with_rate
+from lab.serve import weights
 from lab.spec import Experiment, plain
+from lab.watch.probe import probe
 
 Report = Callable[[str], None]
 
@@ -97,6 +100,8 @@ def _measure(experiment: Experiment, folder: RunFolder, stop: Stop, report: Repo
     total_s = sum(block.workload.duration_s for block in blocks)
     done_s = 0.0
     with serving(url, folder) as server:
+        if url is None:
+            _note_limits(folder, experiment)
         version = server.version()
         folder.event("serving", triton=version, grpc_url=server.grpc_url, managed=server.managed is not None)
         workers = experiment.workload.workers
@@ -129,6 +134,21 @@ def _measure(experiment: Experiment, folder: RunFolder, stop: Stop, report: Repo
                     stop.set()
                 if stop():
                     return
+
+
+def _note_limits(folder: RunFolder, experiment: Experiment) -> None:
+    """What this machine can do and what a token's keys and values take: the floor to see every decode step beside."""
+    models = {cell.model.precision: cell.model for cell in experiment.cells() if cell.model.family == "llm"}
+    for precision, model in models.items():
+        weights.prepare(model)
+        machine, config = probe(), weights.model_config(model)
+        folder.event(
+            "limits",
+            precision=precision,
+            kv_bytes_per_token=kv_bytes_per_token(config, precision),
+            read_bandwidth_bytes_s=machine.read_bandwidth_bytes_s,
+            flops_s=machine.matmul_bf16_flop_s if precision == "bf16" else machine.matmul_fp32_flop_s,
+        )
 
 
 def _compared(bench: Bench, blocks: list[Block], answers: list[list[Answer]], baseline: Any) -> dict[str, Any]:

@@ -50,6 +50,8 @@ def lines(document: dict[str, Any]) -> list[str]:
         rows += [_row(cell, columns) for cell in document["cells"]]
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         out += ["", *("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows)]
+    floors = [(_label(cell), cell.get("floor")) for cell in document["cells"]]
+    out += ["", *(f"{label}: {floor}" for label, floor in floors if floor)] if any(f for _, f in floors) else []
     if document["problems"]:
         out += ["", "What makes it doubtful:"]
         for problem in document["problems"]:
@@ -59,9 +61,13 @@ def lines(document: dict[str, Any]) -> list[str]:
 
 
 def _row(cell: dict[str, Any], columns: dict[str, str]) -> list[str]:
-    summary = cell["summary"]
-    label = ", ".join(level_label(path, level) for path, level in cell["factors"].items()) or "the model as it is"
-    if cell["role"] == "saturation":
-        label = f"saturation: {level_label(*list(cell['factors'].items())[-1])}" if cell["factors"] else "saturation"
+    summary, label = cell["summary"], _label(cell)
     figures = [format_metric(name, summary[name]) for name in columns.values()]
     return [label, str(cell["repeat"] + 1), *figures]
+
+
+def _label(cell: dict[str, Any]) -> str:
+    """The cell's levels, in words."""
+    if cell["role"] == "saturation":
+        return f"saturation: {level_label(*list(cell['factors'].items())[-1])}" if cell["factors"] else "saturation"
+    return ", ".join(level_label(path, level) for path, level in cell["factors"].items()) or "the model as it is"

@@ -7,12 +7,14 @@ LAB_HOME/models and is made once.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from lab import home
-from lab.errors import FetchError
+from lab.errors import FetchError, InputError
 from lab.serve import llama_weights
 from lab.spec import ModelSpec
 
@@ -41,6 +43,16 @@ def folder(spec: ModelSpec) -> Path | None:
 def tokenizer(spec: ModelSpec) -> Path | None:
     """The tokenizer.json that a language model reads its prompts with; None for other families."""
     return llama_weights.folder(spec.weights) / "tokenizer.json" if spec.family == "llm" else None
+
+
+def model_config(spec: ModelSpec) -> dict[str, Any]:
+    """The config.json of a language model's folder. InputError when it is not there or is no JSON."""
+    place = llama_weights.folder(spec.weights) / "config.json"
+    try:
+        found: dict[str, Any] = json.loads(place.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{place}: cannot be read: {error}") from None
+    return found
 
 
 def is_ready(spec: ModelSpec) -> bool:

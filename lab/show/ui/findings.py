@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from lab.measure import ledger
+from lab.measure import floor_sentence, ledger
 from lab.measure.judgement import CellResult
 from lab.measure.sharing import sharing
 from lab.measure.summary import Summary
-from lab.show import floor
 from lab.show.charts import batching, levels, memory, slots, tokens
 from lab.show.charts.figure import Chart
 from lab.show.charts.latency import FIRST_TOKEN, percentiles
@@ -72,7 +71,7 @@ def kv_cache_cause(seen: Seen) -> str:
     measured, limits, per_token = _first(seen), reads.limits(seen.spec.precision), _bytes_per_token(seen)
     if measured is None or limits is None or per_token is None or not seen.spec.kv_cache:
         return why
-    return f"{why} {floor.sentence(measured, per_token, seen.spec.precision, *limits)}"
+    return f"{why} {floor_sentence.sentence(measured, per_token, seen.spec.precision, *limits)}"
 
 
 def kv_cache_why(seen: Seen) -> list[Chart]:

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
+from lab.measure.floor_sentence import sentence
 from lab.measure.records import REQUESTS, Requests, Window
 from lab.measure.summary import Summary, summarize
-from lab.show.floor import sentence
 
 
 def summary(**fields: float | None) -> Summary:
