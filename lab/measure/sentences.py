@@ -150,8 +150,9 @@ class _Story:
         if not effects or all(effect.verdict == "not comparable" for effect in effects):
             return ""
         primary = chosen.effects[self.judge.primary]
-        worse = any(effect.verdict == "higher" for effect in effects)
-        nothing = ", and gains nothing" if worse and chosen.answer != "yes" and primary.verdict != "lower" else ""
+        verdicts = {effect.verdict for effect in effects}
+        only_worse = "higher" in verdicts and "lower" not in verdicts
+        nothing = ", and gains nothing" if only_worse and chosen.answer == "no" and primary.verdict != "lower" else ""
         untold = "".join(f"; {effect.reason}" for effect in effects if effect.verdict == "not comparable")
         delay = delay_us(chosen.level)
         subject = a_delay(delay) if delay else self.say.subject(chosen.level)

@@ -91,6 +91,21 @@ async def test_what_comes_together_has_one_stamp_and_what_comes_later_a_later_on
 
 
 @timed
+async def test_an_answered_stream_is_closed_only_after_its_trailers() -> None:
+    """Triton keeps the model for ever when the connection goes away in between."""
+    async with connected() as (using, peer):
+        using.ask(0)
+        peer.send(begin(), data(words(1) + final()))
+        await using.until(0)
+        closing = asyncio.ensure_future(using.target.close())
+        assert await peer.nothing_comes(wire.GOAWAY)
+        assert not closing.done()
+        peer.send(END)
+        assert (await peer.next(wire.GOAWAY)).kind == wire.GOAWAY
+        await closing
+
+
+@timed
 async def test_padding_is_no_part_of_a_message() -> None:
     async with connected() as (using, peer):
         using.ask(0)

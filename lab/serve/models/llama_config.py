@@ -88,4 +88,7 @@ class LlamaConfig:
 
 
 def _json(path: Path) -> dict[str, Any] | None:
-    return json.loads(path.read_text()) if path.is_file() else None
+    try:
+        return json.loads(path.read_text()) if path.is_file() else None
+    except ValueError as error:
+        raise ValueError(f"{path}: no JSON ({error})") from None
