@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = command("run", run_experiment, "run an experiment")
     sub.add_argument("experiment")
-    sub.add_argument("--quick", action="store_true", help="about a minute, rough figures")
+    sub.add_argument("--quick", action="store_true", help="a minute or two, rough figures")
     sub.add_argument("--repeats", type=int)
     _run_options(sub)
 

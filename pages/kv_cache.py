@@ -25,7 +25,7 @@ comparison.page(
         ),
         counted="Tokens written a second",
         form=asking.kv_cache_form,
-        depths="quick: about a minute, rough. whole: about 15 minutes, two repeats, answers up to 256 tokens.",
+        depths="quick: about two minutes, rough. whole: about 20 minutes, two repeats, answers up to 256 tokens.",
         figures={
             "output_tokens_per_s": "Tokens a second",
             "itl_mean_s": "Between tokens, mean",

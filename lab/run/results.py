@@ -42,9 +42,9 @@ def document(folder: RunFolder) -> dict[str, Any]:
     status = folder.status()
     kept = None if status.active else _kept(folder)
     if kept is not None:
-        return {**kept, "state": status.state}
+        return {**kept, "state": status.state, "message": status.message}
     try:
-        return compute(folder, state=status.state)
+        return {**compute(folder, state=status.state), "message": status.message}
     except (KeyError, TypeError, ValueError, InputError) as error:
         raise FolderError(f"run {folder.run_id!r} is damaged: {type(error).__name__} {error}") from error
 

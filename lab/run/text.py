@@ -38,7 +38,10 @@ TOKEN_COLUMNS = {
 
 def lines(document: dict[str, Any]) -> list[str]:
     """The whole report; "n/a" where a figure was not measured or is withheld."""
-    out = [f"{document['run']}: {document['state']}"]
+    why = (
+        f" ({document['message']})" if document.get("message") and document["state"] not in ("done", "running") else ""
+    )
+    out = [f"{document['run']}: {document['state']}{why}"]
     if document["verdict"]["text"]:
         out += ["", document["verdict"]["text"]]
     if document["answers"] and (same := all_equal(document["answers"])):
@@ -55,7 +58,8 @@ def lines(document: dict[str, Any]) -> list[str]:
     if document["problems"]:
         out += ["", "What makes it doubtful:"]
         for problem in document["problems"]:
-            where = f"{problem['blocks']} blocks: " if problem["blocks"] else ""
+            # The figures in the text are those of one block.
+            where = f"{problem['blocks']} blocks, the first: " if problem["blocks"] else ""
             out.append(f"- {where}{problem['text']} {problem['remedy']}".rstrip())
     return out
 

@@ -42,6 +42,8 @@ POLL_S = 0.02
 FRAME = re.compile(r"\s*\d+# ")
 """A line of the stack that Triton prints when it aborts."""
 
+LOOPBACK = ("127.0.0.1", "localhost")
+
 DEFAULT_PORTS = (8000, 8001, 8002)
 """HTTP, gRPC, metrics, as Triton itself numbers them."""
 
@@ -98,15 +100,22 @@ class Server:
     @classmethod
     def at(cls, url: str) -> Server:
         """Somebody else's server: "grpc://HOST:8001", "HOST:8001" or "http://HOST:8000". The other two ports are
-        taken to be where Triton puts them (HTTP, HTTP+1 gRPC, HTTP+2 metrics). ServerError when nobody answers."""
+        taken to be where Triton puts them (HTTP, HTTP+1 gRPC, HTTP+2 metrics); of the lab's own server they are known.
+        ServerError when nobody answers."""
         scheme, _, rest = url.rpartition("://")
         scheme = scheme.lower()
         host, _, number = rest.rstrip("/").rpartition(":")
         if scheme not in ("", "grpc", "http") or not host or not number.isdecimal() or not 1 < int(number) < 65_534:
-            raise InputError(f"url {url!r}: allowed is grpc://HOST:PORT (or HOST:PORT) or http://HOST:PORT")
+            raise InputError(
+                f"url {url!r}: allowed is grpc://HOST:PORT (or HOST:PORT), http://HOST:PORT or openai+http://HOST:PORT"
+            )
         http_port = int(number) - (scheme != "http")
-        server = cls(host, http_port, http_port + 1, http_port + 2)
-        server._called = f"{url} (gRPC on port {http_port + 1})" if scheme == "http" else url
+        http, grpc, metrics = http_port, http_port + 1, http_port + 2
+        own = record.read()
+        if own is not None and host in LOOPBACK and int(number) in (own.http_port, own.grpc_port):
+            http, grpc, metrics = own.http_port, own.grpc_port, own.metrics_port  # the lab's takes any free ports
+        server = cls(host, http, grpc, metrics)
+        server._called = f"{url} (gRPC on port {grpc})" if scheme == "http" else url
         try:
             server._ask(server.client.is_server_live)
         except ServerError:
@@ -220,9 +229,10 @@ class Server:
         if self.managed is None:
             return f"{self._called} does not answer"
         how = "" if self._process is None else f" ({launch.ending(self._process.exit_status)})"
-        # Not information (I…), such as that a model was loaded long before, nor the stack below the reason.
+        # Neither information (I…), such as that a model was loaded long before, nor tables, nor the stack below the
+        # reason.
         last = last_lines(Path(self.managed.log), 60)
-        words = [line for line in last if not line.startswith("I") and not FRAME.match(line)][-3:]
+        words = [line for line in last if not line.startswith(("I", "|", "+")) and not FRAME.match(line)][-3:]
         return f"Triton ended{how}; its last words: {' | '.join(words) or 'none'}"
 
     def stop(self) -> str:
