@@ -325,12 +325,14 @@ def test_requests_rows_and_executions_are_three_counts(triton_server):
     triton_server.load(spec)
     ask(triton_server, "counted", [[0.0]] * 8, "SLEEP_S", "BATCH")
 
-    def three():
-        found = counters(triton_server, "counted")
-        return [found[name] for name in ("success_count", "inference_count", "execution_count")]
+    def counted(**expected):
+        """Triton answers before it counts, and not everywhere at once."""
+        wanted = {
+            name.replace("prometheus_", "prometheus:").replace("count_8", "count:8"): n for name, n in expected.items()
+        }
+        until(lambda: wanted.items() <= counters(triton_server, "counted").items())
 
-    until(lambda: three() == [1, 8, 1])  # Triton answers before it counts, and not all at once
-    first = counters(triton_server, "counted")
+    counted(success_count=1, inference_count=8, execution_count=1)
     batches = []
     calls = [
         threading.Thread(
@@ -343,16 +345,16 @@ def test_requests_rows_and_executions_are_three_counts(triton_server):
     for call in calls:
         call.join()
     assert batches == [8] * 8  # the batch was full long before the 5 s were over
-    until(lambda: counters(triton_server, "counted")["success_count"] == 9)
-    then = counters(triton_server, "counted")
-    assert [then[name] for name in ("success_count", "inference_count", "execution_count")] == [9, 16, 2]
-    assert then["batch_count:8"] == 2
-    assert then["prometheus:nv_inference_request_success"] == 9
+    counted(
+        success_count=9,
+        inference_count=16,
+        execution_count=2,
+        batch_count_8=2,
+        prometheus_nv_inference_request_success=9,
+    )
     triton_server.load(spec)  # a reload: the one starts anew, the other goes on
     ask(triton_server, "counted", [[0.0]] * 8, "SLEEP_S", "BATCH")
-    anew = counters(triton_server, "counted")
-    assert anew["success_count"] == 1
-    assert anew["prometheus:nv_inference_request_success"] == 10
+    counted(success_count=1, prometheus_nv_inference_request_success=10)
     triton_server.unload("counted")
 
 
