@@ -90,6 +90,8 @@ def write(asked: Asked) -> None:
     """The answer, visible as it comes; kept among the session's last when it ends, however it ends."""
     button, slot = st.empty(), st.empty()
     pieces: list[Piece] = []
+    # Taken before, changed in place after: a click ends this script at its next call of Streamlit, whichever that is.
+    tried: list[Answer] = st.session_state.setdefault("tried", [])
     try:
         with st.spinner("The model gets ready"):
             grpc_url = conversation.prepare(asked.model)
@@ -102,9 +104,8 @@ def write(asked: Asked) -> None:
         st.error(str(error), icon=":material/error:")
     finally:
         if pieces:
-            kept = st.session_state.get("tried", [])
-            answer = Answer(asked.label, pieces[0].sent_ns, tuple(pieces))
-            st.session_state["tried"] = [answer, *kept][:MOST_ROWS]
+            tried.insert(0, Answer(asked.label, pieces[0].sent_ns, tuple(pieces)))
+            del tried[MOST_ROWS:]
     button.empty()
     slot.empty()
 
