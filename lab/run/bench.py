@@ -32,7 +32,7 @@ from lab.watch.sampler import Sampler
 
 TICK_S = 0.1
 SCRAPE_PERIOD_NS = 1_000_000_000
-SETTLE_LIMIT_S = 60.0
+SETTLE_LIMIT_S = 15.0
 
 Stopped = Callable[[], bool]
 
