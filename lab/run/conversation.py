@@ -151,7 +151,7 @@ def stream(grpc_url: str, model: str, inputs: Mapping[str, np.ndarray]) -> Gener
     finished, told = False, 0
     try:
         client.start_stream(lambda result, error: answers.put((time.perf_counter_ns(), result, error)))
-        tensors = _tensors(inputs)
+        tensors = tensors_of(inputs)
         sent_ns = time.perf_counter_ns()
         client.async_stream_infer(model, tensors, enable_empty_final_response=True)
         while not finished:
@@ -185,7 +185,8 @@ def _in_force(server: Server, spec: ModelSpec) -> bool:
     return same and server.state(spec.name).ready
 
 
-def _tensors(inputs: Mapping[str, np.ndarray]) -> list[triton.InferInput]:
+def tensors_of(inputs: Mapping[str, np.ndarray]) -> list[triton.InferInput]:
+    """Arrays by name as tritonclient's inputs."""
     tensors = []
     for name, array in inputs.items():
         tensor = triton.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import tritonclient.grpc as grpcclient
-from tritonclient.utils import np_to_triton_dtype
 
 from lab.errors import ServerError
 from lab.load.payload import requests_for
@@ -94,13 +93,8 @@ def _text(grpc_url: str, model: str, request: Answer) -> str:
 
 
 def _infer(client: grpcclient.InferenceServerClient, model: str, request: Answer) -> Answer:
-    inputs = []
-    for name, array in request.items():
-        tensor = grpcclient.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
-        tensor.set_data_from_numpy(array)
-        inputs.append(tensor)
     try:
-        result = client.infer(model, inputs, client_timeout=ANSWER_LIMIT_S)
+        result = client.infer(model, conversation.tensors_of(request), client_timeout=ANSWER_LIMIT_S)
     except grpcclient.InferenceServerException as error:
         raise ServerError(f"model {model} did not answer: {error.message()}") from None
     return {output.name: result.as_numpy(output.name) for output in result.get_response().outputs}

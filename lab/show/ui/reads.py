@@ -5,12 +5,12 @@ Everything here is read-only; the truth stays in the run folders. Cached values 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
 
+from lab.errors import InputError
 from lab.home import home
 from lab.measure.words import plural
 from lab.run import catalogue, results
@@ -105,12 +105,10 @@ def from_records(what: str, run_id: str, factor: str | None, load: str, levels: 
 @st.cache_data(ttl=60.0, show_spinner=False)
 def model_config(spec: ModelSpec) -> dict[str, Any] | None:
     """The config.json beside the weights of a language model; None when they are not on this machine."""
-    place = weights.folder(spec)
     try:
-        config: dict[str, Any] = json.loads((place / "config.json").read_text()) if place else {}
-    except (OSError, ValueError):
+        return weights.model_config(spec) or None
+    except InputError:
         return None
-    return config or None
 
 
 @st.cache_data(ttl=60.0, show_spinner=False)
