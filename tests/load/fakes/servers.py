@@ -94,7 +94,7 @@ def http_app(routes: Sequence[web.RouteDef], service: Any) -> Iterator[FakeServe
     async def start(port: int) -> tuple[int, Callable[[], Awaitable[Any]]]:
         app = web.Application()
         app.router.add_routes(routes)
-        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.0)
+        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)  # 0 is "no limit"
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", port)
         await site.start()
