@@ -21,7 +21,8 @@ from lab.refusal import nearest as nearest  # for all who look a name up
 from lab.refusal import one_line
 
 Family = Literal["digits", "embedder", "llm", "sleeper", "null"]
-Precision = Literal["fp32", "bf16"]
+Precision = Literal["fp32", "bf16", "fp16", "int8", "int8_weight", "int4"]
+Quantizer = Literal["rtn", "gptq", "awq", "smoothquant"]
 Scheduler = Literal["one", "static", "continuous"]
 Protocol = Literal["grpc", "http", "openai"]
 
@@ -91,6 +92,10 @@ class ModelSpec(Value):
 
     The language model (family "llm") batches by itself, token by token, so `batching` stays None and these decide:
     `weights`               a Hugging Face folder or hub id of the Llama architecture; None is SmolLM2-135M-Instruct
+    `quantizer`             how the weights of an integer precision are found: "rtn" rounds each to the nearest, "gptq"
+                            and "awq" (int4) and "smoothquant" (int8) look at calibration texts
+    `group_size`            weights of a row that share a scale in int4
+    `kv_cache_precision`    of the keys and values that are kept; None is that of the activations
     `scheduler`             "one" request at a time, "static": a batch runs until its last member ends, "continuous":
                             requests join and leave between two tokens
     `kv_cache`              False computes every earlier token anew for each next one
@@ -111,6 +116,9 @@ class ModelSpec(Value):
     weights: str | None = None
     scheduler: Scheduler = "continuous"
     kv_cache: bool = True
+    kv_cache_precision: Literal["bf16", "int8"] | None = None
+    quantizer: Quantizer = "rtn"
+    group_size: Annotated[int, Field(ge=8, le=1024)] = 32
     max_batch_size: Annotated[int, Field(ge=1, le=256)] = 8
     max_request_tokens: Annotated[int, Field(ge=2, le=1_000_000)] = 1024
     max_tokens_in_cache: Tokens | None = None
@@ -128,6 +136,28 @@ class ModelSpec(Value):
             self.__dict__["family"] = self.name
         if self.precision is None:
             self.__dict__["precision"] = "bf16" if self.family == "llm" else "fp32"
+        return self
+
+    @model_validator(mode="after")
+    def _precision_fits(self) -> ModelSpec:
+        """A precision names weights and activations: int8 is both in 8 bits (activations by token, while serving),
+        int8_weight and int4 are weights only."""
+        if self.precision not in PRECISIONS[self.family]:
+            raise ValueError(
+                f"precision {self.precision!r} with family {self.family}; allowed: {', '.join(PRECISIONS[self.family])}"
+            )
+        if self.precision == "fp16" and self.device == "cpu":
+            raise ValueError("precision 'fp16' with device 'cpu'; allowed: bf16, or device gpu")
+        allowed = QUANTIZERS.get(self.precision, ("rtn",))
+        if self.quantizer not in allowed:
+            raise ValueError(
+                f"quantizer {self.quantizer!r} with precision {self.precision!r}; allowed: {', '.join(allowed)}"
+            )
+        if self.kv_cache_precision is not None and not self.kv_cache:
+            raise ValueError(
+                f"kv_cache_precision {self.kv_cache_precision!r} with kv_cache false, which keeps none; "
+                "allowed: null, or kv_cache true"
+            )
         return self
 
     @model_validator(mode="after")
@@ -153,8 +183,23 @@ class ModelSpec(Value):
 
 
 FAMILIES: tuple[str, ...] = ("digits", "embedder", "llm", "sleeper", "null")
+PRECISIONS: dict[str, tuple[str, ...]] = {
+    "digits": ("fp32", "bf16", "int8"),
+    "embedder": ("fp32", "bf16", "int8"),
+    "llm": ("fp32", "bf16", "fp16", "int8", "int8_weight", "int4"),
+    "sleeper": ("fp32",),
+    "null": ("fp32",),
+}
+QUANTIZERS: dict[str, tuple[str, ...]] = {
+    "int4": ("rtn", "gptq", "awq"),
+    "int8": ("rtn", "smoothquant"),
+    "int8_weight": ("rtn",),
+}
 LLM_FIELDS = (
     "weights",
+    "quantizer",
+    "group_size",
+    "kv_cache_precision",
     "scheduler",
     "kv_cache",
     "max_batch_size",

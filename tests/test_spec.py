@@ -57,6 +57,24 @@ def test_unknown_model_names_the_nearest_one():
     assert '"embedder"' in refusal(ModelSpec, {"name": "embeder"})
 
 
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"name": "null", "precision": "bf16"}, ("'bf16'", "family null", "allowed: fp32")),
+        ({"name": "digits", "precision": "int4"}, ("'int4'", "family digits", "allowed: fp32, bf16, int8")),
+        ({"name": "llm", "precision": "fp16"}, ("'fp16'", "'cpu'", "allowed: bf16, or device gpu")),
+        ({"name": "llm", "precision": "int8", "quantizer": "gptq"}, ("'gptq'", "'int8'", "allowed: rtn, smoothquant")),
+        ({"name": "llm", "quantizer": "awq"}, ("'awq'", "'bf16'", "allowed: rtn")),
+        ({"name": "llm", "kv_cache": False, "kv_cache_precision": "int8"}, ("'int8'", "kv_cache false")),
+        ({"name": "digits", "group_size": 64}, ("group_size 64", "only family llm")),
+    ],
+)
+def test_a_precision_that_does_not_fit_is_refused_with_both_values_named(fields, named):
+    message = refusal(ModelSpec, fields)
+    for words in named:
+        assert words in message
+
+
 def test_batch_size_zero_is_refused_because_triton_would_ignore_batching():
     message = refusal(Batching, {"max_batch_size": 0})
     assert "max_batch_size 0" in message

@@ -89,16 +89,10 @@ def check(spec: ModelSpec) -> None:
                 f"{spec.name}: max_tokens_in_cache {spec.max_tokens_in_cache} with max_request_tokens {least} and "
                 f"max_batch_size {spec.max_batch_size}; allowed: {least} (one request) to {most} (all of them), or null"
             )
-    if spec.family not in weights.FAMILIES:
-        if spec.precision != "fp32":
-            raise InputError(
-                f"{spec.name}: precision {spec.precision} with family {spec.family}, which computes nothing; "
-                "allowed: fp32"
-            )
-        if spec.device != "cpu":
-            raise InputError(
-                f"{spec.name}: device {spec.device} with family {spec.family}, which computes nothing; allowed: cpu"
-            )
+    if spec.family not in weights.FAMILIES and spec.device != "cpu":
+        raise InputError(
+            f"{spec.name}: device {spec.device} with family {spec.family}, which computes nothing; allowed: cpu"
+        )
 
 
 def config(spec: ModelSpec) -> pb.ModelConfig:

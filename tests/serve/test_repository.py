@@ -57,6 +57,9 @@ instance_group { count: 1 kind: KIND_CPU }
 parameters { key: "family" value { string_value: "llm" } }
 parameters { key: "precision" value { string_value: "bf16" } }
 parameters { key: "seed" value { string_value: "0" } }
+parameters { key: "quantizer" value { string_value: "rtn" } }
+parameters { key: "group_size" value { string_value: "32" } }
+parameters { key: "kv_cache_precision" value { string_value: "null" } }
 parameters { key: "scheduler" value { string_value: "static" } }
 parameters { key: "kv_cache" value { string_value: "true" } }
 parameters { key: "max_batch_size" value { string_value: "4" } }
@@ -150,7 +153,6 @@ def unchecked(**fields) -> ModelSpec:
             ModelSpec(name="digits", batching=Batching(max_batch_size=1, max_queue_delay_us=500)),
             ["max_queue_delay_us 500", "max_batch_size 1"],
         ),
-        (ModelSpec(name="sleeper", precision="bf16"), ["bf16", "sleeper"]),
         (ModelSpec(name="null", device="gpu"), ["gpu", "null"]),
         (
             ModelSpec(name="llm", max_tokens_in_cache=1000),
