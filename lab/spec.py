@@ -363,6 +363,8 @@ class Cell(Value):
 class Experiment(Value):
     """A question, declared. `factors` maps field paths ("model.batching", "workload.arrival.saturation_fraction")
     to the levels to try; every path and level is checked when the value is built, so a bad file fails on import.
+    A level of the factor "model" or "workload" sets several fields at a time and leaves the others as they are:
+    {"precision": "int4", "quantizer": "gptq"}.
     `quick` maps paths of this experiment to the values that `--quick` sets, one after the other; they are checked
     then too."""
 
@@ -432,9 +434,18 @@ class Experiment(Value):
             chosen = dict(zip(self.factors, levels, strict=True))
             data = start
             for path, level in chosen.items():
-                data = _replace(data, path.split("."), level, path)
+                for field, value in fields_set(path, level).items():
+                    data = _replace(data, field.split("."), value, path)
             cells.append(parse(Cell, {"factors": chosen, **data}))
         return cells
+
+
+def fields_set(path: str, level: Any) -> dict[str, Any]:
+    """{field path: value} of what a level of the factor at `path` sets: {"model.precision": "int4",
+    "model.quantizer": "gptq"} for a level of "model", else the path and the level themselves."""
+    if path in ("model", "workload") and isinstance(level, dict):
+        return {f"{path}.{name}": value for name, value in level.items()}
+    return {path: level}
 
 
 # --- reading and changing values --------------------------------------------------------------------------------

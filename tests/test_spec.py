@@ -141,6 +141,24 @@ def test_cells_are_every_combination_with_the_last_factor_fastest():
     ]
 
 
+def test_a_level_of_the_whole_model_sets_some_of_its_fields_and_keeps_the_others():
+    trial = experiment(
+        model=ModelSpec(name="llm", max_batch_size=4),
+        factors={"model": ({"precision": "bf16"}, {"precision": "int4", "quantizer": "gptq"})},
+    )
+    models = [cell.model for cell in trial.cells()]
+    assert [(m.precision, m.quantizer, m.max_batch_size) for m in models] == [("bf16", "rtn", 4), ("int4", "gptq", 4)]
+    assert trial.cells()[1].factors == {"model": {"precision": "int4", "quantizer": "gptq"}}
+
+
+def test_fields_of_a_level_are_checked_together_when_the_file_is_imported():
+    llm = ModelSpec(name="llm")
+    with pytest.raises(InputError, match="quantizer 'gptq' with precision 'bf16'"):
+        experiment(model=llm, factors={"model": ({"precision": "bf16", "quantizer": "gptq"},)})
+    with pytest.raises(InputError, match='did you mean "precision"'):
+        experiment(model=llm, factors={"model": ({"precisoin": "bf16"},)})
+
+
 def test_an_experiment_without_factors_has_one_cell():
     cells = experiment().cells()
     assert len(cells) == 1

@@ -37,8 +37,12 @@ SUBJECTS: dict[tuple[str, Any], str] = {
     ("model.scheduler", "one"): "one request at a time",
     ("model.scheduler", "static"): "static batching",
     ("model.scheduler", "continuous"): "continuous batching",
+    ("model.kv_cache_precision", "bf16"): "the KV cache in bf16",
+    ("model.kv_cache_precision", "int8"): "the KV cache in int8",
 }
 """Levels that do something by themselves, in a sentence."""
+NAMED_BY_THEMSELVES = ("model", "model.precision")
+"""Factors whose levels are subjects as they read: "int8 writes 2.1× as many tokens"."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,8 @@ class Telling:
         if isinstance(level, str | bool) and (self.judge.factor, level) in SUBJECTS:
             return SUBJECTS[self.judge.factor, level]
         levels = self.experiment.factors.get(self.judge.factor, ())
-        return f"the server with {level_label(self.judge.factor, level, among=levels)}"
+        label = level_label(self.judge.factor, level, among=levels)
+        return label if self.judge.factor in NAMED_BY_THEMSELVES else f"the server with {label}"
 
     @property
     def baseline(self) -> str:

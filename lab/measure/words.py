@@ -186,13 +186,36 @@ SAID: dict[str, dict[Any, str]] = {
     "weights": {None: "SmolLM2-135M-Instruct"},
     "max_tokens_in_cache": {None: "no limit on tokens in the cache"},
     "threads": {None: "threads as the engine chooses"},
+    "kv_cache_precision": {
+        None: "KV cache as precise as the rest",
+        "bf16": "KV cache in bf16",
+        "int8": "KV cache in int8",
+    },
+    "precision": {"int8_weight": "int8 weights"},
+    "quantizer": {"rtn": "RTN", "gptq": "GPTQ", "awq": "AWQ", "smoothquant": "SmoothQuant"},
 }
 """Levels that have words of their own, by the last part of their path."""
 LENGTHS = {"prompt_tokens": "prompts", "output_tokens": "answers", "stream_interval": "chunks"}
 
 
+def precision_label(precision: str, quantizer: str | None = None) -> str:
+    """ "bf16", "int8", "int8 weights" (these alone in 8 bits), "int4 GPTQ"."""
+    words = SAID["precision"].get(precision, precision)
+    return words if quantizer is None else f"{words} {SAID['quantizer'].get(quantizer, quantizer)}"
+
+
+def _together(path: str, fields: dict[str, Any]) -> str:
+    """Several fields that one level sets: "int4 GPTQ", "int8, KV cache in int8"."""
+    rest = dict(fields)
+    precision = rest.pop("precision", None)
+    words = [] if precision is None else [precision_label(precision, rest.pop("quantizer", None))]
+    return ", ".join([*words, *(_level(f"{path}.{name}", value) for name, value in rest.items())])
+
+
 def _level(path: str, level: Any) -> str:
     name = path.rsplit(".", 1)[-1]
+    if name in ("model", "workload") and isinstance(level, dict):
+        return _together(path, level)
     if name == "batching":
         if level is None:
             return "batching off"

@@ -7,11 +7,13 @@ gets warmer or busier treats them alike; that order also needs the fewest reload
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lab.spec import ClosedLoop, Experiment, ModelSpec, Reference, Workload, set_path, set_paths
+from lab.errors import InputError
+from lab.spec import ClosedLoop, Experiment, ModelSpec, Reference, Workload, fields_set, set_path, set_paths
 
 Role = Literal["saturation", "cell"]
 
@@ -107,5 +109,17 @@ def settle(experiment: Experiment, settings: list[tuple[str, Any]], *, quick: bo
         elif isinstance(factors, dict) and path in factors:
             factors = {**factors, path: tuple(value) if isinstance(value, list) else (value,)}
         else:
+            if isinstance(factors, dict):
+                _refuse_overruled(path, factors)
             changes.append((path, value))
     return set_paths(experiment, [*changes, ("factors", factors)])
+
+
+def _refuse_overruled(path: str, factors: dict[str, Any]) -> None:
+    """InputError when every level of some factor sets the field at `path` among others."""
+    for factor, levels in factors.items():
+        if isinstance(levels, list | tuple) and all(path in fields_set(factor, level) for level in levels):
+            raise InputError(
+                f"{path} is set by every level of factor {factor}; allowed: levels of your own, such as "
+                f"--set '{factor}=[{json.dumps(levels[0])}]'"
+            )

@@ -178,6 +178,12 @@ def test_lists_and_plurals():
         ("model.stream_interval", 4, "chunks of 4 tokens"),
         ("model.threads", None, "threads as the engine chooses"),
         ("model.threads", 2, "2 threads"),
+        ("model.precision", "int8_weight", "int8 weights"),
+        ("model.kv_cache_precision", "int8", "KV cache in int8"),
+        ("model", {"precision": "int8"}, "int8"),
+        ("model", {"precision": "int4", "quantizer": "gptq"}, "int4 GPTQ"),
+        ("model", {"precision": "int4", "quantizer": "awq", "group_size": 64}, "int4 AWQ, group size 64"),
+        ("model", {"kv_cache": False, "scheduler": "one"}, "KV cache off, one at a time"),
     ],
 )
 def test_levels_of_a_language_model(path, level, text):

@@ -80,6 +80,19 @@ def test_setting_a_factor_replaces_its_levels():
     assert {c.model.batching for c in settled.cells()} == {None}
 
 
+def test_a_setting_that_every_level_would_overrule_is_refused_with_what_to_set_instead():
+    formats = ("factors", {"model": [{"precision": "fp32"}, {"precision": "bf16"}]})
+    whole = [formats, ("judge", None), ("model.name", "embedder")]
+    with pytest.raises(InputError, match=r"model.precision is set by every level of factor model; .* 'model=\["):
+        settle(EXPERIMENT, [*whole, ("model.precision", "bf16")], quick=False)
+    settled = settle(
+        EXPERIMENT,
+        [*whole, ("model", [{"precision": "bf16"}]), ("model.instances", 2), ("reference", None)],
+        quick=False,
+    )
+    assert [(c.model.precision, c.model.instances) for c in settled.cells()] == [("bf16", 2)]
+
+
 def test_an_unknown_setting_is_refused_with_the_nearest_name():
     with pytest.raises(InputError, match='"workload"'):
         settle(trial(), [("workloads.duration_s", 1)], quick=False)
