@@ -85,11 +85,8 @@ def test_a_setting_that_every_level_would_overrule_is_refused_with_what_to_set_i
     whole = [formats, ("judge", None), ("model.name", "embedder")]
     with pytest.raises(InputError, match=r"model.precision is set by every level of factor model; .* 'model=\["):
         settle(EXPERIMENT, [*whole, ("model.precision", "bf16")], quick=False)
-    settled = settle(
-        EXPERIMENT,
-        [*whole, ("model", [{"precision": "bf16"}]), ("model.instances", 2), ("reference", None)],
-        quick=False,
-    )
+    own = [("model", [{"precision": "bf16"}]), ("model.instances", 2)]
+    settled = settle(EXPERIMENT, [*whole, *own], quick=False)
     assert [(c.model.precision, c.model.instances) for c in settled.cells()] == [("bf16", 2)]
 
 
