@@ -120,8 +120,9 @@ class CompiledDecoder:
         used = int(self._weights.arena.nbytes + self._weights.norms.nbytes)
         return used if self.config.tied_embeddings else used - 4 * int(at[0, QKV] - at[-1, EMBEDDING])
 
-    def prefill(self, spans: Sequence[Span], cache: PackedCache | None) -> Tensor:
-        """Reads all tokens of all spans; logits [spans, vocabulary] after the last token of each.
+    def prefill(self, spans: Sequence[Span], cache: PackedCache | None, every_token: bool = False) -> Tensor:
+        """Reads all tokens of all spans; logits [spans, vocabulary] after the last token of each, or after
+        `every_token` [tokens, vocabulary].
 
         With a cache a span may start anywhere after what its slot holds already, so that a long prompt can come in
         pieces; its keys and values are stored. Without one it must start at 0, and nothing is kept.
@@ -133,7 +134,7 @@ class CompiledDecoder:
             slots = [slot for slot, span in enumerate(spans) for _ in span.tokens]
         else:
             slots = [span.slot for span in spans for _ in span.tokens]
-        last = np.cumsum([len(span.tokens) for span in spans]) - 1
+        last = range(len(tokens)) if every_token else np.cumsum([len(span.tokens) for span in spans]) - 1
         return self._forward(_batch(tokens, positions, slots, last, distinct=len(tokens) == len(spans)), cache)
 
     def decode(self, tokens: Sequence[int], positions: Sequence[int], cache: PackedCache) -> Tensor:

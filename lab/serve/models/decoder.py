@@ -161,8 +161,9 @@ class Decoder:
         return KVCache(self.config, slots, tokens, self.dtype, self.device)
 
     @torch.inference_mode()
-    def prefill(self, spans: Sequence[Span], cache: KVCache | None) -> Tensor:
-        """Reads all tokens of all spans; logits [spans, vocabulary] after the last token of each.
+    def prefill(self, spans: Sequence[Span], cache: KVCache | None, every_token: bool = False) -> Tensor:
+        """Reads all tokens of all spans; logits [spans, vocabulary] after the last token of each, or after
+        `every_token` [tokens, vocabulary].
 
         With a cache a span may start anywhere after what its slot holds already, so that a long prompt can come in
         pieces; its keys and values are stored. Without one it must start at 0, and nothing is kept.
@@ -191,8 +192,7 @@ class Decoder:
             return answer.flatten(1)
 
         x = self._run(tokens, positions, attend)
-        last = self._indices(ends) - 1
-        return self._logits(x[last])
+        return self._logits(x if every_token else x[self._indices(ends) - 1])
 
     @torch.inference_mode()
     def decode(self, tokens: Sequence[int], positions: Sequence[int], cache: KVCache) -> Tensor:
