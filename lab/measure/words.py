@@ -199,9 +199,10 @@ LENGTHS = {"prompt_tokens": "prompts", "output_tokens": "answers", "stream_inter
 
 
 def precision_label(precision: str, quantizer: str | None = None) -> str:
-    """ "bf16", "int8", "int8 weights" (these alone in 8 bits), "int4 GPTQ"."""
+    """ "bf16", "int8", "int8 weights" (these alone in 8 bits), "int4 GPTQ": a quantizer where there is a choice."""
     words = SAID["precision"].get(precision, precision)
-    return words if quantizer is None else f"{words} {SAID['quantizer'].get(quantizer, quantizer)}"
+    tells = quantizer is not None and (precision == "int4" or quantizer != "rtn")
+    return f"{words} {SAID['quantizer'].get(quantizer, quantizer)}" if tells else words
 
 
 def _together(path: str, fields: dict[str, Any]) -> str:
