@@ -66,7 +66,7 @@ def fetch(package: Package, destination: Path, progress: Progress | None = None)
     """
     if is_fetched(package, destination):
         return destination
-    report = progress or _bar
+    report = progress or bar
     downloads = home() / "downloads"
     with locked(downloads / f"{package.name}.lock"):
         if is_fetched(package, destination):  # by whoever held the lock
@@ -165,7 +165,7 @@ def _short(text: str) -> str:
     return text if len(text) <= 160 else text[:157] + "..."
 
 
-def _bar(label: str, done: int, total: int) -> None:
+def bar(label: str, done: int, total: int) -> None:
     """A bar that redraws itself on a terminal, one line at the end elsewhere (logs)."""
     finished = done >= total
     if not sys.stderr.isatty():

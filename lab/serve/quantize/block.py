@@ -84,6 +84,20 @@ class Block:
         self.quantized[name] = quantized
         self.weights[name] = quantized.values
 
+    def tensors(self, prefix: str) -> dict[str, Tensor]:
+        """What is to be stored of the quantized block: its matrices, and the norms that have taken up factors."""
+        found: dict[str, Tensor] = {}
+        for name, quantized in self.quantized.items():
+            found |= quantized.tensors(f"{prefix}.{name}")
+        return found | {f"{prefix}.{name}.weight": self.weights[name] for name in self.folded}
+
+    def restore(self, tensors: dict[str, Tensor], prefix: str) -> None:
+        """Makes it the block that was stored."""
+        for name in MATRICES:
+            self.weights[name] = Quantized.of(tensors, f"{prefix}.{name}").values
+        for name in NORMS:
+            self.weights[name] = tensors[f"{prefix}.{name}.weight"].float()
+
     def __call__(self, x: Tensor, rotations: tuple[Tensor, Tensor], look: Look | None = None) -> Tensor:
         """x [passages, tokens, hidden] → the same after the block. `rotations`: those of all positions, see below."""
         config, weights = self.config, self.weights

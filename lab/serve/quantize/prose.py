@@ -1,8 +1,8 @@
 """Prose from Python's own manual: passages for calibration, and others, of other topics, that quality is judged on.
 
 A passage is a fixed number of tokens of one topic's flowing text. Topics of the manual overlap (the chapter `compound`
-holds what stands under `if`), so going by topic is not enough: a paragraph that shares a sentence with any that is
-judged on is left out of calibration.
+holds what stands under `if`), so going by topic is not enough: a paragraph that shares a run of ten words with any
+that is judged on is left out of calibration.
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ import numpy as np
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-JUDGED_ON = frozenset(
-    ("async", "class", "compound", "debugger", "else", "for", "formatstrings", "function", "if", "import", "try")
-    + ("while", "with")
-)
-"""Topics that quality is judged on: compound statements, imports, format strings, the debugger."""
+JUDGED_ON = ("compound", "debugger", "formatstrings", "import")
+"""Chapters that quality is judged on, and with them every topic that is a part of one."""
 LEAST_PASSAGES = 128
 PASSAGE_TOKENS = 128
 SHORTEST_WORDS = 12
 """A paragraph of fewer words is a heading or a line of a table."""
+SHARED_WORDS = 10
 
 
 @dataclass(frozen=True)
@@ -57,20 +55,33 @@ def paragraphs() -> dict[str, tuple[str, ...]]:
     return found
 
 
-def sentences(text: str) -> set[str]:
-    """The sentences of a paragraph that are long enough not to be a phrase."""
-    return {s for s in re.split(r"(?<=[.?!:])\s+(?=[A-Z])", text) if len(s.split()) >= 6}
+def runs(text: str) -> set[tuple[str, ...]]:
+    """All runs of so many words that two texts do not share by chance."""
+    words = text.split()
+    return {tuple(words[i : i + SHARED_WORDS]) for i in range(len(words) - SHARED_WORDS + 1)}
 
 
+@cache
 def calibration_texts() -> dict[str, str]:
-    """topic → its text, without any sentence that is judged on."""
-    judged = {s for topic in JUDGED_ON for text in paragraphs().get(topic, ()) for s in sentences(text)}
+    """topic → its text, without the paragraphs that share wording with any that is judged on."""
+    judged = {run for topic in JUDGED_ON for text in paragraphs().get(topic, ()) for run in runs(text)}
     found = {}
     for topic, texts in paragraphs().items():
-        kept = [text for text in texts if topic not in JUDGED_ON and not sentences(text) & judged]
+        kept = [text for text in texts if topic not in JUDGED_ON and not runs(text) & judged]
         if kept:
             found[topic] = "\n\n".join(kept)
     return found
+
+
+@cache
+def calibration_digest() -> str:
+    """SHA-256 of the calibration texts, which another Python may word differently."""
+    return hashlib.sha256(repr(calibration_texts()).encode()).hexdigest()
+
+
+@cache
+def judged_digest() -> str:
+    return hashlib.sha256(repr(judged_texts()).encode()).hexdigest()
 
 
 def judged_texts() -> dict[str, str]:
@@ -87,8 +98,3 @@ def passages(texts: dict[str, str], tokenizer: Tokenizer, count: int, tokens: in
         ]
     chosen = np.random.default_rng([seed, 7]).permutation(len(found))[:count]
     return [found[i] for i in sorted(chosen)]
-
-
-def digest(chosen: list[Passage]) -> str:
-    """SHA-256 of the tokens, which depend on the texts (Python's version) and the tokenizer."""
-    return hashlib.sha256(repr([passage.tokens for passage in chosen]).encode()).hexdigest()
