@@ -1,0 +1,82 @@
+"""Steps that can be counted on fingers, and the real engine's own steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lab.errors import InputError
+from lab.measure.planner.engine_simulator import Asked, EngineRules, Steps, fit_steps, simulate_engine
+
+A_SECOND = Steps(write_fixed_s=1.0, read_fixed_s=1.0)
+
+
+def asked(due, prompts, outputs, users=None):
+    return Asked(np.array(due, float), np.array(prompts), np.array(outputs), users)
+
+
+def test_an_answer_alone_takes_one_reading_and_a_step_a_token():
+    found = simulate_engine(asked([0], [5], [4]), EngineRules(), A_SECOND)
+    assert (found.first_s[0], found.done_s[0], found.itl_s[0]) == (1, 4, 1)
+
+
+def test_one_at_a_time_waits_for_the_other():
+    found = simulate_engine(asked([0, 0], [1, 1], [3, 2]), EngineRules("one"), A_SECOND)
+    assert found.done_s.tolist() == [3, 5]
+
+
+def test_a_static_batch_lets_nobody_in_until_its_last_member_ends():
+    found = simulate_engine(asked([0, 0, 0], [1, 1, 1], [2, 6, 2]), EngineRules("static", 2), A_SECOND)
+    assert found.done_s.tolist() == [2, 6, 8]
+
+
+def test_continuous_batching_fills_a_place_at_once():
+    found = simulate_engine(asked([0, 0, 0], [1, 1, 1], [2, 6, 2]), EngineRules("continuous", 2), A_SECOND)
+    # The third is read within the turn that follows the first one's end, which the second one shares.
+    assert found.done_s.tolist() == [2, 7, 5]
+
+
+def test_a_long_prompt_is_read_in_pieces_between_the_steps_of_others():
+    rules = EngineRules(prefill_tokens=10)
+    found = simulate_engine(asked([0, 0.5], [1, 25], [6, 1]), rules, A_SECOND)
+    assert found.first_s.tolist() == [1, 7]  # read at 2-3, 4-5 and 6-7, with a step of the first before each
+    assert found.done_s[0] == 9
+
+
+def test_a_static_batch_computes_the_places_of_those_that_ended():
+    steps = Steps(write_fixed_s=0, write_row_s=1.0)
+    static = simulate_engine(asked([0, 0], [1, 1], [2, 4]), EngineRules("static", 2), steps)
+    continuous = simulate_engine(asked([0, 0], [1, 1], [2, 4]), EngineRules("continuous", 2), steps)
+    assert (static.done_s[1], continuous.done_s[1]) == (6, 4)
+
+
+def test_users_ask_again_when_answered():
+    found = simulate_engine(asked([0] * 4, [1] * 4, [2] * 4, users=1), EngineRules(), A_SECOND)
+    assert found.due_s.tolist() == [0, 2, 4, 6]
+    assert found.latency_s.tolist() == [2] * 4
+
+
+def test_tokens_held_make_a_step_longer():
+    steps = Steps(write_fixed_s=0, write_held_s=1.0)
+    found = simulate_engine(asked([0], [3], [3]), EngineRules(), steps)
+    assert [seconds for seconds, _ in found.steps] == [3, 4]
+
+
+def test_a_step_of_parts_is_taken_apart():
+    truth = (0.008, 0.0007, 0.000002)
+    seen = [
+        (truth[0] + rows * truth[1] + held * truth[2], rows, held)
+        for rows, held in ((1, 60), (4, 300), (8, 500), (8, 2000))
+    ]
+    assert fit_steps(seen) == pytest.approx(truth)
+    assert fit_steps(seen[:1]) == pytest.approx((seen[0][0], 0, 0))
+
+
+def test_nothing_to_calibrate_on_is_said():
+    with pytest.raises(InputError, match="nothing to calibrate on"):
+        fit_steps([])
+
+
+def test_an_answer_of_no_token_is_refused():
+    with pytest.raises(InputError, match="no token"):
+        simulate_engine(asked([0], [1], [0]), EngineRules(), A_SECOND)
