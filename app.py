@@ -24,6 +24,7 @@ page = st.navigation(
         "": [leaf("start", "Start", "home", "One click, one answer")],
         "Learn": [
             leaf("batching", "Dynamic batching", "stacks", "Bet, run A against B, see why"),
+            leaf("quantization", "Quantization", "compress", "Fewer bits: what they buy and what they cost"),
             leaf("kv_cache", "KV cache", "memory", "What a token costs, and what keeping it saves"),
             leaf("scheduling", "Continuous batching", "view_timeline", "Who shares a step of a language model"),
             leaf("try_it", "Try it", "chat", "A prompt, and each token as it comes"),

@@ -65,16 +65,22 @@ class Setting:
 
 def measure(peer: Path) -> list[Row]:
     import torch
-    from tokenizers import Tokenizer
 
     from lab.serve.models.decoder import load
 
     weights = llama_weights.prepare()
-    tokenizer = Tokenizer.from_file(str(weights / "tokenizer.json"))
-    texts = [tokenizer.encode(text).ids for _, text in sorted(topics.items())]
-    prompts = [ids[:PROMPT_TOKENS] for ids in texts if len(ids) >= PROMPT_TOKENS][: max(IN_FLIGHT)]
+    prompts, tokenizer = prompts_of(weights)
     setting = Setting(load(weights, torch.bfloat16, "cpu", THREADS), tokenizer, prompts, weights, peer)
     return [row for section in SECTIONS for row in section(setting)]
+
+
+def prompts_of(weights: Path) -> tuple[list[list[int]], Any]:
+    """(token ids of as many prompts as are ever in flight, the tokenizer)."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(weights / "tokenizer.json"))
+    texts = [tokenizer.encode(text).ids for _, text in sorted(topics.items())]
+    return [ids[:PROMPT_TOKENS] for ids in texts if len(ids) >= PROMPT_TOKENS][: max(IN_FLIGHT)], tokenizer
 
 
 # --- sections -----------------------------------------------------------------------------------------------------
@@ -102,8 +108,20 @@ def beside_vllm(setting: Setting) -> list[Row]:
 
 
 def beside_memory(setting: Setting) -> list[Row]:
-    """A step reads all weights and the cache of its sequence. The machine's bandwidth is measured before and after,
-    since a shared one changes; the better of the two counts."""
+    step_s, read_bytes, bandwidth, note = step_and_bytes(setting)
+    fraction = read_bytes / bandwidth / step_s if bandwidth and step_s else None
+    return [
+        Row("time between tokens, 1 in flight", step_s and step_s * 1e3, "ms", None, REPEATS),
+        Row("bytes read by a step, 1 in flight", read_bytes / 1e6, "MB", None, 1),
+        Row("memory bandwidth, reading", bandwidth and bandwidth / 1e9, "GB/s", None, 2, note),
+        Row("fraction of the bandwidth floor, 1 in flight", fraction, "", ">= 0.60", REPEATS, note),
+    ]
+
+
+def step_and_bytes(setting: Setting) -> tuple[float | None, float, float | None, str]:
+    """(seconds between two tokens of one sequence, bytes that a step reads, bytes a second that the machine reads, why
+    that is missing). A step reads all weights and the cache of its sequence. The machine's bandwidth is measured before
+    and after, since a shared one changes; the better of the two counts."""
     before, gaps = probe(again=True), []
     for _ in range(REPEATS):
         stamps = lab_stamps(setting, [NEW_TOKENS], max_batch_size=1)
@@ -113,15 +131,7 @@ def beside_memory(setting: Setting) -> list[Row]:
     bandwidth, note = max(found, default=None), before.reason or after.reason or ""
     config = setting.decoder.config
     cache_bytes = 2 * config.kv_elements_per_token * (PROMPT_TOKENS + NEW_TOKENS / 2)
-    step_s, read_bytes = median(gaps), setting.decoder.weight_bytes + cache_bytes
-    floor_s = read_bytes / bandwidth if bandwidth else None
-    fraction = floor_s / step_s if floor_s and step_s else None
-    return [
-        Row("time between tokens, 1 in flight", step_s and step_s * 1e3, "ms", None, REPEATS),
-        Row("bytes read by a step, 1 in flight", read_bytes / 1e6, "MB", None, 1),
-        Row("memory bandwidth, reading", bandwidth and bandwidth / 1e9, "GB/s", None, 2, note),
-        Row("fraction of the bandwidth floor, 1 in flight", fraction, "", ">= 0.60", REPEATS, note),
-    ]
+    return median(gaps), setting.decoder.weight_bytes + cache_bytes, bandwidth, note
 
 
 def cache_on_and_off(setting: Setting) -> list[Row]:

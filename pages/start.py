@@ -40,11 +40,12 @@ if pressed:
 
 st.subheader("Other questions")
 questions = (
+    ("pages/quantization.py", "What do 4 and 8 bits buy, and cost?", ":material/compress:"),
     ("pages/kv_cache.py", "What does the KV cache buy a language model?", ":material/memory:"),
     ("pages/scheduling.py", "One, static or continuous batching?", ":material/view_timeline:"),
     ("pages/try_it.py", "Watch a language model write, token by token", ":material/chat:"),
 )
-for place, (page, question, icon) in zip(st.columns(3), questions, strict=True):
+for place, (page, question, icon) in zip(st.columns(len(questions)), questions, strict=True):
     place.page_link(page, label=question, icon=icon)
 
 ready, recent = st.columns([2, 3], gap="large")

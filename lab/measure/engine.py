@@ -17,11 +17,13 @@ GAUGES = {
     "cache_tokens_used_peak": "engine_cache_tokens_used",
     "cache_tokens_total": "engine_cache_tokens_total",
     "engine_weight_bytes": "engine_weight_bytes",
+    "engine_scale_bytes": "engine_scale_bytes",
     "engine_cache_bytes": "engine_cache_bytes",
 }
 """Fields that are read off a gauge."""
 COUNTERS = {
     "preemptions": "engine_preemptions",
+    "engine_batch_mean": "engine_output_tokens",
     "step_mean_s": "engine_steps",
     "prefill_fraction": "engine_prefill_seconds",
 }
@@ -44,6 +46,7 @@ def engine_figures(
         return None if value is None else round(value)
 
     decode_s, prefill_s = grown.get("engine_decode_seconds"), grown.get("engine_prefill_seconds")
+    written = grown.get("engine_output_tokens")
     steps, computed_s = grown.get("engine_steps"), (decode_s or 0.0) + (prefill_s or 0.0)
     figures = EngineFields(
         engine_running_mean=gauge("engine_running_mean", _mean),
@@ -51,8 +54,10 @@ def engine_figures(
         cache_tokens_used_peak=whole(gauge("cache_tokens_used_peak", max)),
         cache_tokens_total=whole(gauge("cache_tokens_total", _last)),
         engine_weight_bytes=gauge("engine_weight_bytes", _last),
+        engine_scale_bytes=gauge("engine_scale_bytes", _last),
         engine_cache_bytes=gauge("engine_cache_bytes", _last),
         preemptions=whole(grown.get("engine_preemptions")),
+        engine_batch_mean=written / steps if written is not None and steps else None,
         step_mean_s=decode_s / steps if decode_s is not None and steps else None,
         prefill_fraction=prefill_s / computed_s
         if prefill_s is not None and decode_s is not None and computed_s

@@ -121,7 +121,9 @@ class EngineFields:
     engine_running_mean, engine_waiting_mean   requests in a step, and admitted to none yet
     cache_tokens_used_peak, cache_tokens_total tokens whose keys and values are held, and how many there is room for
     engine_weight_bytes, engine_cache_bytes    what the engine has allocated for weights and for the cache
+    engine_scale_bytes                         of engine_weight_bytes what scales and zero points take
     preemptions                                requests put back to waiting because the cache was full
+    engine_batch_mean                          answers that shared a step, mean over steps: tokens written ÷ steps
     step_mean_s                                seconds of decoding a step, whatever the number of requests in it
     prefill_fraction                           of the seconds that the engine computed, the share spent on prompts
     """
@@ -131,8 +133,10 @@ class EngineFields:
     cache_tokens_used_peak: int | None = None
     cache_tokens_total: int | None = None
     engine_weight_bytes: float | None = None
+    engine_scale_bytes: float | None = None
     engine_cache_bytes: float | None = None
     preemptions: int | None = None
+    engine_batch_mean: float | None = None
     step_mean_s: float | None = None
     prefill_fraction: float | None = None
 

@@ -2,17 +2,43 @@
 
 A step reads every weight and the keys and values of every running sequence once, and multiplies each weight with each
 row: two limits, of which the longer is the floor (the roofline of Williams, Waterman and Patterson, 2009). With few
-rows reading is it, which is why rows that share a step are nearly free. A step below its floor is an error of the
-measurement or of the probe (lab/watch/probe.py), never a fast model.
+rows reading is it, which is why rows that share a step are nearly free, and why fewer bits a weight are faster. With
+many rows arithmetic is it, and there only the format counts that is multiplied: weights that are 4 bits in memory and
+bfloat16 in the multiplication cost what bfloat16 costs, and turning them into it besides. A step below its floor is an
+error of the measurement or of the probe (lab/watch/probe.py), never a fast model.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from lab.spec import Precision
+
 OPERATIONS_PER_WEIGHT = 2
 """A multiplication and an addition."""
+ARITHMETIC: Mapping[Precision, str] = {
+    "fp32": "fp32",
+    "bf16": "bf16",
+    "fp16": "fp16",
+    "int8": "int8",
+    "int8_weight": "bf16",
+    "int4": "bf16",
+}
+"""What a format multiplies in (lab/serve/models/formats.py)."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a machine can do at best, a second: bytes read, and operations by what is multiplied ("bf16"). What was not
+    measured is None or missing."""
+
+    read_bandwidth_bytes_s: float | None
+    operations_s: Mapping[str, float | None]
+
+    def arithmetic(self, precision: Precision) -> float | None:
+        return self.operations_s.get(ARITHMETIC[precision])
 
 
 @dataclass(frozen=True)
@@ -36,14 +62,18 @@ def decode_floor(
     kv_bytes: float,
     read_bandwidth_bytes_s: float,
     batch: float,
-    flops_s: float,
+    operations_s: float,
     *,
+    elements: float | None = None,
     bytes_per_weight: float = 2.0,
 ) -> Floor:
-    """The floor of a step that writes a token for each of `batch` sequences. `kv_bytes`: keys and values that they hold
-    together; 0 without a cache, where `batch` counts every token that is read anew."""
-    operations = OPERATIONS_PER_WEIGHT * weight_bytes / bytes_per_weight * batch
-    return Floor((weight_bytes + kv_bytes) / read_bandwidth_bytes_s, operations / flops_s)
+    """The floor of a step that writes a token for each of `batch` sequences. `weight_bytes`: weights with their scales,
+    `elements` of them in all. `kv_bytes`: keys and values that the sequences hold together; 0 without a cache, where
+    `batch` counts every token that is read anew."""
+    elements = weight_bytes / bytes_per_weight if elements is None else elements
+    return Floor(
+        (weight_bytes + kv_bytes) / read_bandwidth_bytes_s, OPERATIONS_PER_WEIGHT * elements * batch / operations_s
+    )
 
 
 def fraction_of_floor(step_s: float | None, floor: Floor) -> float | None:

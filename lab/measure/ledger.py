@@ -1,14 +1,19 @@
 """Where a language model's memory goes: predicted from its config, measured from its process, side by side.
 
-    weights      elements × bytes of the served precision
-    scales       of quantized weights; nothing is quantized yet, so none
-    kv_cache     2 × layers × key heads × head size × bytes × tokens there is room for
+    weights      elements × bits of the served precision; in integer formats embedding and head take 8 bits, norms 32
+    scales       float32, one a row in 8 bits, one a group of a row in 4
+    zero-points  of 4 bits; they lie in the lowest bits of their scales and take no room of their own
+    KV cache     2 × layers × key heads × head size × bytes × tokens, in the cache's own precision
     activations  what the largest step holds at a time besides
     workspace    tables of rotations, and logits
-    runtime      Python, its libraries and the allocator's slack: never predicted, only measured as what is left
+    runtime      what an idle process has written besides its weights: Python, torch and the compiler, and the
+                 allocator's slack
+    libraries    pages of their files that the process has read, which other processes may have too
 
-Key heads, not query heads: with grouped-query attention these are fewer (a third in SmolLM2). And the served precision,
-not the file's. Memory is host memory, the PSS of the model's own process, unless the model is on a GPU.
+So 4 bits are not an eighth of 32: a group's scale adds a bit a weight, the embedding keeps 8, and cache, runtime and
+libraries do not shrink at all. Key heads, not query heads: with grouped-query attention these are fewer (a third in
+SmolLM2). Memory is host memory: what of the model's own process is in memory. That of libraries is counted whole, while
+a PSS counts it by its share, which changes with every other process that comes and goes.
 """
 
 from __future__ import annotations
@@ -17,13 +22,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lab.measure.summary import Summary
 from lab.measure.words import format_count
-from lab.spec import ModelSpec, Precision
+from lab.spec import ClosedLoop, ModelSpec, Precision, Workload
 
+BITS: Mapping[Precision, int] = {"fp32": 32, "bf16": 16, "fp16": 16, "int8": 8, "int8_weight": 8, "int4": 4}
+"""Of a weight in the matrices of the layers."""
 BYTES: Mapping[Precision, int] = {"fp32": 4, "bf16": 2}
+INTEGER = ("int8", "int8_weight", "int4")
+HEAD_BITS = 8
+"""Of a weight of embedding and head in the integer formats."""
+SCALE_BYTES = 4
 PREFILL_TOKENS = 512
-"""Tokens of a prompt that the engine reads in one step (lab/serve/models/engine.py: Options.prefill_tokens)."""
+"""Tokens of prompts that the engine reads in one step (lab/serve/models/engine.py: Options.prefill_tokens)."""
+THREADS = 2
+"""Unless the model says how many (lab/serve/models/llm.py)."""
+MIB = 2**20
+RUNTIME_BYTES, LIBRARY_BYTES = 190 * MIB, 120 * MIB
+"""Of an engine of torch alone, measured once where this was written, with the versions that the lab pins."""
+COMPILER_BYTES, COMPILER_LIBRARY_BYTES = 40 * MIB, 60 * MIB
+"""What numba and LLVM add, which the compiled engine brings (lab/serve/models/compiled_decoder.py)."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +54,32 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Ledger:
-    """`kv_bytes_per_token`: keys and values of one token, whether or not a cache keeps them."""
+    """`kv_bytes_per_token`: keys and values of one token, whether or not a cache keeps them. `elements` of all
+    matrices that a step reads, embedding and head once where they are one. `held_tokens`: the most that the load
+    can have in the cache at a time."""
 
     rows: tuple[Predicted, ...]
-    kv_bytes_per_token: int
+    kv_bytes_per_token: float
+    elements: int
+    held_tokens: int
 
-    @property
-    def size_bytes(self) -> float:
-        return sum(row.size_bytes for row in self.rows)
+    def __getitem__(self, name: str) -> Predicted:
+        return next(row for row in self.rows if row.name == name)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a process and its engine showed, in bytes. `idle`: written by the process itself once the model was loaded
+    and before it was asked anything; `held`: after it was asked; `libraries`: pages of files in memory by then.
+    `weights` and `scales` are what the engine allocated, `cache` the room for keys and values, which takes memory only
+    as tokens come."""
+
+    idle: float | None = None
+    held: float | None = None
+    libraries: float | None = None
+    weights: float | None = None
+    scales: float | None = None
+    cache: float | None = None
 
 
 @dataclass(frozen=True)
@@ -65,94 +100,179 @@ class Row:
         return self.predicted_bytes / self.measured_bytes - 1
 
 
+def cache_precision(spec: ModelSpec) -> Precision:
+    """Of the keys and values that are kept."""
+    return spec.kv_cache_precision or ("fp32" if spec.precision == "fp32" else "bf16")
+
+
 def kv_bytes_per_token(config: Mapping[str, Any], precision: Precision) -> int:
-    """`config`: the contents of a Llama's config.json."""
-    return 2 * int(config["num_hidden_layers"]) * _kv_heads(config) * _head_dim(config) * BYTES[precision]
+    """`config`: the contents of a Llama's config.json. In 8 bits each head's key and value has a scale of its own."""
+    heads = 2 * int(config["num_hidden_layers"]) * _kv_heads(config)
+    scales = SCALE_BYTES if precision == "int8" else 0
+    return heads * (_head_dim(config) * BITS[precision] // 8 + scales)
 
 
-def predict(config: Mapping[str, Any], spec: ModelSpec) -> Ledger:
-    """What serving `spec` with the weights of a Llama's `config` (config.json as a dict) takes, without the runtime."""
-    size = BYTES[spec.precision]
-    elements = _weights(config)
+def predict(config: Mapping[str, Any], spec: ModelSpec, workload: Workload | None = None) -> Ledger:
+    """What serving `spec` with the weights of a Llama's `config` (config.json as a dict) takes under `workload`, whose
+    requests fill as much of the cache as they can hold together; without one, all places with full requests."""
+    integer, bits = spec.precision in INTEGER, BITS[spec.precision]
+    layers, head, norms, rows = _elements(config)
+    head_bits, norm_bits = (HEAD_BITS, 32) if integer else (bits, 32 if spec.precision == "bf16" else bits)
+    groups = layers // spec.group_size if spec.precision == "int4" else rows
+    scales = groups + head // config["hidden_size"] if integer else 0
     slots = 1 if spec.scheduler == "one" else spec.max_batch_size
-    length = min(spec.max_request_tokens, config["max_position_embeddings"], spec.max_tokens_in_cache or 10**9)
-    per_token = kv_bytes_per_token(config, spec.precision)
-    tokens = slots * length if spec.kv_cache else 0
-    step = min(PREFILL_TOKENS, length) if spec.kv_cache else slots * length
-    hidden, mlp, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
-    # At its widest a layer holds x, its normed copy, gate and up, and their product.
-    wide = 2 * hidden + 3 * mlp
-    tables = 2 * config["max_position_embeddings"] * _head_dim(config) * size
-    logits = slots * config["vocab_size"] * size
+    room = min(spec.max_request_tokens, config["max_position_embeddings"], spec.max_tokens_in_cache or 10**9)
+    per_token = kv_bytes_per_token(config, cache_precision(spec))
+    users, prompt, longest = _asked(workload, slots, room)
+    held = users * longest if spec.kv_cache else 0
+    read = min(PREFILL_TOKENS, users * prompt) if spec.kv_cache else users * longest
+    tables, logits = _tables(config), users * config["vocab_size"] * 4
+    wide, wide_formula = _activations(config, spec)
+    compiled = is_compiled(spec)
+    cache_formula = (
+        f"{format_count(per_token)} bytes: 2 × {config['num_hidden_layers']} layers × {_kv_heads(config)} key heads "
+        f"(of {config['num_attention_heads']} heads) × {_kv_of_a_head(config, spec)}"
+    )
     return Ledger(
         (
-            Predicted("weights", elements * size, f"{format_count(elements)} elements × {size} bytes"),
-            Predicted("scales", 0, "nothing is quantized"),
             Predicted(
-                "kv_cache",
-                tokens * per_token,
-                f"{format_count(tokens)} tokens × {format_count(per_token)} bytes: 2 × {config['num_hidden_layers']} "
-                f"layers × {_kv_heads(config)} key heads (of {heads} heads) × {_head_dim(config)} × {size} bytes"
-                if tokens
-                else "no cache",
+                "weights",
+                (layers * bits + head * head_bits + norms * norm_bits) / 8,
+                f"{format_count(layers)} × {bits} bits, embedding and head {format_count(head)} × {head_bits} bits, "
+                f"norms {format_count(norms)} × {norm_bits} bits",
             ),
             Predicted(
-                "activations", step * wide * size, f"{format_count(step)} tokens × {format_count(wide)} × {size} bytes"
+                "scales",
+                scales * SCALE_BYTES,
+                f"{format_count(scales)} × {SCALE_BYTES} bytes: one a "
+                + (f"group of {spec.group_size} weights, one a row of the embedding" if bits == 4 else "row")
+                if integer
+                else "nothing is quantized",
             ),
-            Predicted("workspace", tables + logits, f"rotations and logits of {slots}"),
+            Predicted("zero-points", 0, "in the lowest 4 bits of their scales" if bits == 4 else "none in this format"),
+            Predicted(
+                "KV cache, room",
+                slots * room * per_token if spec.kv_cache else 0,
+                f"{format_count(slots * room)} tokens × {cache_formula}" if spec.kv_cache else "no cache",
+            ),
+            Predicted(
+                "KV cache, in use",
+                held * per_token,
+                f"{users} × {format_count(longest)} tokens × {format_count(per_token)} bytes" if held else "no cache",
+            ),
+            Predicted("activations", read * wide, f"{format_count(read)} tokens × {wide_formula}"),
+            Predicted("workspace", tables + logits, f"rotations, and logits of {users}"),
+            _besides("runtime", RUNTIME_BYTES, COMPILER_BYTES if compiled else 0),
+            _besides("libraries", LIBRARY_BYTES, COMPILER_LIBRARY_BYTES if compiled else 0),
         ),
         per_token,
+        layers + head,
+        held,
     )
 
 
-def compare(predicted: Ledger, measured: Summary) -> list[Row]:
-    """Predicted against measured, row by row, the whole last. Weights and cache are what the engine allocated; the
-    process says the rest: idle it holds weights and runtime, at its peak also the activations and as much of the cache
-    as was ever written, since untouched pages of zeros cost nothing. `measured` is the first block after the model was
-    loaded: before a later one the idle process holds what the earlier wrote."""
-    base, peak = measured.memory_base_bytes, measured.memory_peak_bytes
-    weights, cache = measured.engine_weight_bytes, measured.engine_cache_bytes
-    rows = {row.name: row for row in predicted.rows}
+def is_compiled(spec: ModelSpec) -> bool:
+    """Whether the compiled engine serves it, and not the one to read."""
+    return spec.device == "cpu" and spec.precision in ("bf16", *INTEGER)
+
+
+def compare(predicted: Ledger, measured: Measured) -> list[Row]:
+    """Predicted against measured, row by row, the whole last. What the engine allocated it says itself; the process
+    says the rest: idle it holds weights, scales, the rotations and the runtime, after a load also activations, logits
+    and as much of the cache as was ever written, since untouched pages of zeros cost nothing."""
+    missing = "not measured"
 
     def row(name: str, measured_bytes: float | None, how: str) -> Row:
-        return Row(name, rows[name].size_bytes, measured_bytes, how, rows[name].formula)
+        return Row(name, predicted[name].size_bytes, measured_bytes, how, predicted[name].formula)
 
-    runtime = base - weights if base is not None and weights is not None else None
-    used = measured.cache_tokens_used_peak if rows["kv_cache"].size_bytes else 0
-    written = None if used is None else used * predicted.kv_bytes_per_token
-    grown = peak - base - written if peak is not None and base is not None and written is not None else None
-    steps = rows["activations"].size_bytes + rows["workspace"].size_bytes
-    missing = "not measured"
-    whole = None
-    if runtime is not None and written is not None:
-        whole = rows["weights"].size_bytes + rows["scales"].size_bytes + runtime + written + steps
+    def told(name: str, found: float | None, how: str = "what the engine allocated") -> Row:
+        return row(name, found, missing if found is None else how)
+
+    quantized = predicted["scales"].size_bytes > 0
+    scales = measured.scales if quantized else 0.0
+    taken = None if measured.weights is None or scales is None else measured.weights + scales
+    grown = None if measured.held is None or measured.idle is None else max(0.0, measured.held - measured.idle)
+    parts = ("KV cache, in use", "activations", "workspace")
+    runtime = None if measured.idle is None or taken is None else measured.idle - taken
+    all_ = ("weights", "scales", *parts, "runtime", "libraries")
+    in_memory = None if measured.held is None or measured.libraries is None else measured.held + measured.libraries
     return [
-        row("weights", weights, missing if weights is None else "what the engine allocated"),
-        row("scales", None, "nothing is quantized"),
-        row("kv_cache", cache, missing if cache is None else "what the engine allocated"),
+        told("weights", measured.weights),
+        told("scales", measured.scales) if quantized else row("scales", None, "nothing is quantized"),
+        row("zero-points", None, predicted["zero-points"].formula),
+        told("KV cache, room", measured.cache),
+        *(row(name, None, "within the growth under load") for name in parts),
         Row(
-            "activations and workspace",
-            steps,
-            None if grown is None else max(grown, 0.0),
-            missing if grown is None else "growth of the process from idle to its peak, without the cache's share",
+            "growth under load",
+            sum(predicted[name].size_bytes for name in parts),
+            grown,
+            missing if grown is None else "what the process wrote since it was idle",
+            "cache in use, activations and workspace",
         ),
-        Row("runtime", None, runtime, missing if runtime is None else "the idle process without its weights"),
+        told("runtime", runtime, "the idle process without weights and scales"),
+        told("libraries", measured.libraries, "pages of files in the process"),
         Row(
             "whole process",
-            whole,
-            peak,
-            missing if peak is None else "peak of the process; predicted with the runtime as measured",
+            sum(predicted[name].size_bytes for name in all_),
+            in_memory,
+            missing if in_memory is None else "what of the process is in memory",
+            "all of the above; of the cache what is in use",
         ),
     ]
 
 
-def _weights(config: Mapping[str, Any]) -> int:
+def _besides(name: str, torch_bytes: int, compiler_bytes: int) -> Predicted:
+    words = f"Python and torch {torch_bytes // MIB} MiB"
+    compiler = f", compiler {compiler_bytes // MIB} MiB" if compiler_bytes else ""
+    return Predicted(name, torch_bytes + compiler_bytes, f"{words}{compiler}, as measured once")
+
+
+def _asked(workload: Workload | None, slots: int, room: int) -> tuple[int, int, int]:
+    """(requests at a time, tokens of a prompt, tokens of a prompt and its answer), at the most."""
+    if workload is None:
+        return slots, room, room
+    prompt, output = (
+        lengths if isinstance(lengths, int) else lengths[1]
+        for lengths in (workload.prompt_tokens, workload.output_tokens)
+    )
+    users = workload.arrival.concurrency if isinstance(workload.arrival, ClosedLoop) else slots
+    return min(users, slots), prompt, min(prompt + output, room)
+
+
+def _elements(config: Mapping[str, Any]) -> tuple[int, int, int, int]:
+    """(weights of the layers' matrices, of embedding and head, of the norms, rows of the layers' matrices)."""
     hidden, mlp, vocabulary = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
-    queries = config["num_attention_heads"] * _head_dim(config)
-    keys = _kv_heads(config) * _head_dim(config)
-    layer = hidden * (queries + 2 * keys) + queries * hidden + 3 * hidden * mlp + 2 * hidden
+    count, queries = config["num_hidden_layers"], config["num_attention_heads"] * _head_dim(config)
+    rows = queries + 2 * _kv_heads(config) * _head_dim(config) + hidden + 2 * mlp + hidden
+    layer = hidden * (queries + 2 * _kv_heads(config) * _head_dim(config)) + queries * hidden + 3 * hidden * mlp
     embeddings = vocabulary * hidden * (1 if config.get("tie_word_embeddings", False) else 2)
-    return int(embeddings + config["num_hidden_layers"] * layer + hidden)
+    return count * layer, embeddings, (2 * count + 1) * hidden, count * rows
+
+
+def _activations(config: Mapping[str, Any], spec: ModelSpec) -> tuple[int, str]:
+    """(bytes of a token that is read, the same in words)."""
+    hidden, mlp = config["hidden_size"], config["intermediate_size"]
+    queries = config["num_attention_heads"] * _head_dim(config)
+    if not is_compiled(spec):
+        # At its widest a layer holds x, its normed copy, gate and up, and their product.
+        wide, size = 2 * hidden + 3 * mlp, BITS[spec.precision] // 8
+        return wide * size, f"{format_count(wide)} × {size} bytes"
+    threads = spec.threads or THREADS
+    floats = hidden + queries + 2 * _kv_heads(config) * _head_dim(config)
+    halves = queries + mlp + threads * hidden
+    words = f"({format_count(floats)} × 4 + {format_count(halves)} × 2 bytes)"
+    return 4 * floats + 2 * halves, words
+
+
+def _tables(config: Mapping[str, Any]) -> int:
+    """Bytes of the cosines and sines of all positions, float32."""
+    return int(config["max_position_embeddings"]) * _head_dim(config) * 4
+
+
+def _kv_of_a_head(config: Mapping[str, Any], spec: ModelSpec) -> str:
+    precision = cache_precision(spec)
+    words = f"{_head_dim(config)} × {BITS[precision] // 8} byte{'' if BITS[precision] == 8 else 's'}"
+    return f"({words} and a scale of {SCALE_BYTES})" if precision == "int8" else words
 
 
 def _kv_heads(config: Mapping[str, Any]) -> int:

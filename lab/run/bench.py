@@ -19,7 +19,7 @@ from lab.errors import InputError, LabError, ModelError, RunError
 from lab.home import home
 from lab.load.generator import Generator, Job, Progress
 from lab.run.control import MODEL_FIELDS, Inbox, checked
-from lab.run.equality import Answer, ask
+from lab.run.equality import Answer, ask, workload_of
 from lab.run.folder import RunFolder
 from lab.run.plan import Block
 from lab.serve import weights
@@ -28,6 +28,7 @@ from lab.serve.metrics import pending, scrape
 from lab.serve.openai_server import OpenAIServer
 from lab.serve.triton import Server
 from lab.spec import ModelSpec, Workload
+from lab.watch.host import model_processes, resident
 from lab.watch.sampler import Sampler
 
 TICK_S = 0.1
@@ -85,6 +86,7 @@ class Bench:
         self._cells = cells
         self._stopped = stopped
         self._in_force: dict[str, ModelSpec] = {}
+        self._unasked: set[str] = set()  # loaded, and not asked anything since
         self._next_scrape_ns = 0
         self._died_ns: int | None = None
         self._generator = Generator(folder.path, workers)
@@ -106,11 +108,15 @@ class Bench:
         if isinstance(self.server, Server) and self.server.managed and self._in_force.get(model.name) != model:
             seconds = self.server.load(model)
             self.folder.event("loaded", model=model.model_dump(mode="json"), seconds=seconds)
+            self._unasked.add(model.name)
         self._in_force[model.name] = model
 
     def ask(self, block: Block) -> list[Answer]:
         """What the block's model answers to the requests that every level is asked."""
         self.put(block.model)
+        self._settle(block.model)
+        if (asked := workload_of(block)) is not None:
+            self.folder.event("asked", model=block.model.name, workload=asked.model_dump(mode="json"))
         return ask(self.server.grpc_url, block, _tokenizer(block.model))
 
     def block(self, index: int, block: Block, *, on_tick: Callable[[str, Progress], None]) -> Progress:
@@ -157,6 +163,7 @@ class Bench:
                 time.sleep(TICK_S)
                 progress = generator.poll()
             self._scrape([model.name])
+            self._note_memory("held", model)
             if progress.errors:
                 self._look_at(model.name)
         except (LabError, OSError):
@@ -175,8 +182,19 @@ class Bench:
         while (left := self._left_behind(model)) and not self._stopped():
             if time.monotonic() > until:
                 self.folder.event("problem", text=f"After {SETTLE_LIMIT_S:g} s there are still {left}.")
-                return
+                break
             time.sleep(TICK_S)
+        if model.name in self._unasked:
+            self._unasked.discard(model.name)
+            if not left:
+                self._note_memory("idle", model)
+
+    def _note_memory(self, kind: str, model: ModelSpec) -> None:
+        """What the model's processes hold, "idle" before anything is asked and "held" after a block: in what they grow
+        they seldom shrink."""
+        found = None if self.server.pid is None else resident(model_processes(self.server.pid).get(model.name, []))
+        if found is not None:
+            self.folder.event(kind, model=model.name, own_bytes=found.own_bytes, file_bytes=found.file_bytes)
 
     def _left_behind(self, model: ModelSpec) -> str:
         """What is still there of earlier blocks, in words; "" when there is nothing."""

@@ -8,6 +8,7 @@ repeated click is applied once. What may be changed:
     {"concurrency": 16}                              a run of one cell with a closed loop
     {"batching": null} or {"batching": {…}}          a run of one cell; the model is reloaded under load
     {"kv_cache": false}, {"scheduler": "static"}, {"precision": "fp32"}     likewise
+    {"model": {"precision": "int4", "quantizer": "gptq"}}                   several of these that go together
 
 An experiment with several cells takes only `stop`: a change by hand would falsify its comparison.
 """
@@ -22,10 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from lab.errors import InputError
+from lab.measure import formats
 from lab.run.folder import RunFolder
-from lab.spec import ClosedLoop, ModelSpec, Workload, nearest, set_path
+from lab.spec import ClosedLoop, ModelSpec, Workload, nearest, set_path, set_paths
 
-MODEL_FIELDS = ("batching", "kv_cache", "scheduler", "precision")
+MODEL_FIELDS = ("batching", "kv_cache", "scheduler", "precision", "model")
 FIELDS = ("stop", "rate_rps", "concurrency", *MODEL_FIELDS)
 
 
@@ -98,6 +100,8 @@ def checked(raw: dict[str, Any], model: ModelSpec, workload: Workload, *, cells:
     if cells > 1:
         raise InputError(f"{field} can't be changed while an experiment of {cells} cells runs; allowed: stop")
     closed = isinstance(workload.arrival, ClosedLoop)
+    if field == "model":
+        return Change(change_id, field, value, set_paths(model, _together(value)), workload)
     if field in MODEL_FIELDS:
         return Change(change_id, field, value, set_path(model, field, value), workload)
     if field == "rate_rps" and closed:
@@ -105,3 +109,11 @@ def checked(raw: dict[str, Any], model: ModelSpec, workload: Workload, *, cells:
     if field == "concurrency" and not closed:
         raise InputError("concurrency can't be set on an open loop; allowed: rate_rps")
     return Change(change_id, field, value, model, set_path(workload, f"arrival.{field}", value))
+
+
+def _together(value: Any) -> list[tuple[str, Any]]:
+    """(field, value) of a change of several."""
+    allowed = (*formats.FIELDS, *(field for field in MODEL_FIELDS if field != "model"))
+    if not isinstance(value, dict) or not value or any(field not in allowed for field in value):
+        raise InputError(f"model {value!r}: allowed is an object of {', '.join(dict.fromkeys(allowed))}")
+    return list(value.items())

@@ -21,7 +21,7 @@ from lab.errors import ServerError
 from lab.load.payload import requests_for
 from lab.run import conversation
 from lab.run.plan import Block
-from lab.spec import ModelSpec, set_path
+from lab.spec import ClosedLoop, ModelSpec, Workload, set_path, set_paths
 
 REQUESTS = 64
 TEXTS, TEXT_TOKENS = 8, 32
@@ -40,8 +40,7 @@ Answer = dict[str, np.ndarray]
 
 def ask(grpc_url: str, block: Block, tokenizer: Path | None = None) -> list[Answer]:
     """The outputs of the block's first requests, in order, all in flight at once. `tokenizer`: a language model's."""
-    if block.model.family == "llm":
-        workload = set_path(block.workload, "output_tokens", TEXT_TOKENS)
+    if (workload := workload_of(block)) is not None:
         requests = requests_for(block.model, workload, TEXTS, tokenizer)
         with ThreadPoolExecutor(max_workers=TEXTS) as pool:
             texts = list(pool.map(lambda request: _text(grpc_url, block.model.name, request), requests))
@@ -52,6 +51,14 @@ def ask(grpc_url: str, block: Block, tokenizer: Path | None = None) -> list[Answ
         ThreadPoolExecutor(max_workers=len(requests)) as pool,
     ):
         return list(pool.map(lambda request: _infer(client, block.model.name, request), requests))
+
+
+def workload_of(block: Block) -> Workload | None:
+    """What a language model is asked here, as a load: TEXTS at a time; None for other families."""
+    if block.model.family != "llm":
+        return None
+    together = ClosedLoop(concurrency=TEXTS)
+    return set_paths(block.workload, [("output_tokens", TEXT_TOKENS), ("arrival", together)])
 
 
 def compare_answers(blocks: Sequence[Block], answers: Sequence[list[Answer]], baseline: Any) -> dict[str, Any]:

@@ -133,7 +133,9 @@ def _in_force(start: dict[str, Any], events: list[dict[str, Any]]) -> tuple[dict
     model, workload = dict(start["model"]), dict(start["workload"])
     for event in events:
         if event["kind"] == "change" and event["t_ns"] >= start["start_ns"]:
-            if event["field"] in MODEL_FIELDS:
+            if event["field"] == "model":
+                model.update(event["to"])
+            elif event["field"] in MODEL_FIELDS:
                 model[event["field"]] = event["to"]
             else:
                 workload["arrival"] = {**workload["arrival"], event["field"]: event["to"]}
@@ -202,7 +204,8 @@ def _memory(telemetry: pa.Table, origin_ns: int, seconds: int) -> dict[str, Any]
 def _moments(
     starts: list[dict[str, Any]], events: list[dict[str, Any]], origin_ns: int, experiment: Experiment
 ) -> list[tuple[float, int, str]]:
-    moments = [(e["t_ns"], level_label(f"model.{e['field']}", e["to"])) for e in events if e["kind"] == "change"]
+    changes = [e for e in events if e["kind"] == "change"]
+    moments = [(e["t_ns"], level_label(f"model.{e['field']}".removesuffix(".model"), e["to"])) for e in changes]
     moments += [(e["t_ns"], f"server died: {e['text']}") for e in events if e["kind"] == "died"]
     if len(starts) > 1:
         cells = experiment.cells()

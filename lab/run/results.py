@@ -15,19 +15,20 @@ import pyarrow.compute as pc
 
 from lab.errors import FolderError, InputError, RunError
 from lab.measure.answers import unequal
-from lab.measure.floor_sentence import sentence
 from lab.measure.records import OK, OUTCOMES, Requests, Window
 from lab.measure.server import ServerDelta, server_delta
 from lab.measure.summary import Summary, summarize
 from lab.measure.verdict import CellResult, Verdict, verdict
+from lab.run import formats
 from lab.run.folder import RunFolder
-from lab.spec import ClosedLoop, Experiment, ModelSpec, Workload, parse
+from lab.spec import ClosedLoop, Experiment, Workload, parse
 
 
 @dataclass(frozen=True)
 class BlockResult:
     """One measured block: what it was and what came of it."""
 
+    number: int
     role: str
     cell: int
     repeat: int
@@ -63,6 +64,7 @@ def compute(folder: RunFolder, *, state: str) -> dict[str, Any]:
     experiment = parse(Experiment, folder.document["experiment"])
     blocks = block_results(folder, experiment)
     events = folder.events()
+    told = formats.Told.by(events)
     answers = next((_without_stamp(e) for e in events if e["kind"] == "answers"), None)
     found = _verdict(experiment, blocks)
     if answers is not None and (differ := _unequal(experiment, answers)):
@@ -84,10 +86,11 @@ def compute(folder: RunFolder, *, state: str) -> dict[str, Any]:
                 "repeat": b.repeat,
                 "role": b.role,
                 "summary": b.summary.to_dict(),
-                "floor": _floor(cells[b.cell].model, b.summary, events),
+                **format_of_it,
             }
-            for b in blocks
+            for b, format_of_it in zip(blocks, formats.of_blocks(experiment, blocks, told), strict=True)
         ],
+        "formats": formats.of_run(experiment, told),
         "answers": answers,
         "verdict": found.to_dict(),
         "problems": _problems(folder, events, blocks, state),
@@ -132,7 +135,14 @@ def block_results(folder: RunFolder, experiment: Experiment) -> list[BlockResult
         )
         results.append(
             BlockResult(
-                start["role"], start["cell"], start["repeat"], start["model"]["name"], window, requests, summary
+                start["block"],
+                start["role"],
+                start["cell"],
+                start["repeat"],
+                start["model"]["name"],
+                window,
+                requests,
+                summary,
             )
         )
     return results
@@ -190,23 +200,6 @@ def most_common_failure(folder: RunFolder) -> str:
         return "none was sent"
     (outcome, detail), count = failures.most_common(1)[0]
     return f"{count} × {OUTCOMES[outcome]}: {detail}"
-
-
-def _floor(model: ModelSpec, summary: Summary, events: list[dict[str, Any]]) -> str | None:
-    """What a decode step takes at least on this machine, beside what it took; None where that is not known. Without a
-    cache there is no such step: each reads whole texts."""
-    noted = (e for e in events if e["kind"] == "limits" and e["precision"] == model.precision)
-    limits = next(noted, None) if model.family == "llm" and model.kv_cache else None
-    if limits is None:
-        return None
-    told = sentence(
-        summary,
-        limits["kv_bytes_per_token"],
-        model.precision,
-        limits["read_bandwidth_bytes_s"],
-        limits["flops_s"],
-    )
-    return told or None
 
 
 def _verdict(experiment: Experiment, blocks: list[BlockResult]) -> Verdict:

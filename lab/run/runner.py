@@ -19,9 +19,9 @@ from typing import Any
 
 from lab.errors import LabError, RunError
 from lab.load.generator import Progress
-from lab.measure.ledger import kv_bytes_per_token
+from lab.measure.formats import change_answers
 from lab.measure.words import level_label
-from lab.run import results
+from lab.run import formats, results
 from lab.run.bench import Bench, serving
 from lab.run.control import Inbox
 from lab.run.environment import environment
@@ -29,9 +29,7 @@ from lab.run.equality import Answer, compare_answers, in_fp32
 from lab.run.folder import RunFolder
 from lab.run.lock import MeasureLock
 from lab.run.plan import Block, any_fraction, cell_blocks, level_blocks, with_rate
-from lab.serve import weights
 from lab.spec import Experiment, plain
-from lab.watch.probe import probe
 
 Report = Callable[[str], None]
 
@@ -101,13 +99,15 @@ def _measure(experiment: Experiment, folder: RunFolder, stop: Stop, report: Repo
     done_s = 0.0
     with serving(url, folder) as server:
         if url is None:
-            _note_limits(folder, experiment)
+            formats.prepare(folder, experiment, report)
+            formats.evaluate(folder, experiment, report)
         version = server.version()
         folder.event("serving", triton=version, grpc_url=server.grpc_url, managed=server.managed is not None)
         workers = experiment.workload.workers
         with Bench(folder, server, workers=workers, cells=len(experiment.cells()), stopped=stop) as bench:
             for neighbour in experiment.neighbours:
                 bench.put(neighbour)
+            alike = not change_answers(experiment)  # formats are compared by quality instead
             answers: list[list[Answer]] = []
             saturation_rps: float | None = None
             for index, planned in enumerate(blocks):
@@ -115,10 +115,11 @@ def _measure(experiment: Experiment, folder: RunFolder, stop: Stop, report: Repo
                     if any_fraction(blocks):
                         saturation_rps = results.baseline_saturation(folder, experiment)
                     baseline = experiment.judge.baseline if experiment.judge else None
-                    folder.event("answers", **_compared(bench, first_pass, answers, baseline))
+                    if alike:
+                        folder.event("answers", **_compared(bench, first_pass, answers, baseline))
                 block = with_rate(planned, saturation_rps)
                 report(f"block {index + 1} of {len(blocks)}: {describe(block)}")
-                if index < len(first_pass):
+                if alike and index < len(first_pass):
                     answers.append(bench.ask(block))
 
                 def tick(phase: str, progress: Progress, start: float = done_s, index: int = index) -> None:
@@ -134,21 +135,6 @@ def _measure(experiment: Experiment, folder: RunFolder, stop: Stop, report: Repo
                     stop.set()
                 if stop():
                     return
-
-
-def _note_limits(folder: RunFolder, experiment: Experiment) -> None:
-    """What this machine can do and what a token's keys and values take: the floor to see every decode step beside."""
-    models = {cell.model.precision: cell.model for cell in experiment.cells() if cell.model.family == "llm"}
-    for precision, model in models.items():
-        weights.prepare(model)
-        machine, config = probe(), weights.model_config(model)
-        folder.event(
-            "limits",
-            precision=precision,
-            kv_bytes_per_token=kv_bytes_per_token(config, precision),
-            read_bandwidth_bytes_s=machine.read_bandwidth_bytes_s,
-            flops_s=machine.matmul_bf16_flop_s if precision == "bf16" else machine.matmul_fp32_flop_s,
-        )
 
 
 def _compared(bench: Bench, blocks: list[Block], answers: list[list[Answer]], baseline: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from lab.measure.answers import all_equal
 from lab.measure.words import format_metric, level_label
+from lab.run import format_text
 
 COLUMNS = {
     "offered": "offered_rps",
@@ -53,7 +54,9 @@ def lines(document: dict[str, Any]) -> list[str]:
         rows += [_row(cell, columns) for cell in document["cells"]]
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         out += ["", *("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows)]
-    floors = [(_label(cell), cell.get("floor")) for cell in document["cells"]]
+    several = format_text.lines(document)
+    floors = [] if several else [(_label(cell), cell.get("floor")) for cell in document["cells"]]
+    out += several
     out += ["", *(f"{label}: {floor}" for label, floor in floors if floor)] if any(f for _, f in floors) else []
     if document["problems"]:
         out += ["", "What makes it doubtful:"]

@@ -65,6 +65,7 @@ ENGINE_FAMILIES = (
     "lab_engine_cache_tokens_used",
     "lab_engine_cache_tokens_total",
     "lab_engine_weight_bytes",
+    "lab_engine_scale_bytes",
     "lab_engine_cache_bytes",
     "lab_engine_steps",
     "lab_engine_decode_seconds",

@@ -50,7 +50,7 @@ class Grid:
             loads.setdefault(load, others)
             for path, value in others.items():
                 paths.setdefault(path, {}).setdefault(level_label(path, value), value)
-            cells.setdefault((name, load), []).append(cell["summary"])
+            cells.setdefault((name, load), []).append(cell)
         base = short_label(factor, baseline)
         names = tuple(levels)
         base = base if base in names else (names[0] if names else base)
@@ -58,6 +58,10 @@ class Grid:
 
     def at(self, level: str, load: str) -> list[dict[str, Any]]:
         """The summaries of each repeat; empty when the run did not get there."""
+        return [cell["summary"] for cell in self.cells_at(level, load)]
+
+    def cells_at(self, level: str, load: str) -> list[dict[str, Any]]:
+        """The document's cells of each repeat, of which the summary is a part."""
         return self._cells.get((level, load), [])
 
     def levels_at(self, load: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import psutil
@@ -55,6 +56,30 @@ def memory(subject: str, pids: Iterable[int]) -> Reading:
         return Reading(subject, "memory_bytes", float(sum(_pss_bytes(pid) for pid in pids)))
     except _Unreadable as error:
         return Reading(subject, "memory_bytes", None, str(error))
+
+
+@dataclass(frozen=True)
+class Resident:
+    """What of processes is in memory. `own_bytes`: written by themselves and no file's, their weights and all that they
+    compute; `file_bytes`: pages of files, mostly of libraries, whole although other processes may have them too."""
+
+    own_bytes: int
+    file_bytes: int
+
+
+def resident(pids: Iterable[int]) -> Resident | None:
+    """Of the processes together; None when there are none or one cannot be read. Other processes that come and go
+    change a PSS, this they do not."""
+    own = whole = 0
+    pids = list(pids)
+    try:
+        for pid in pids:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.endswith(" kB")}
+            own, whole = own + sizes["Anonymous"], whole + sizes["Rss"]
+    except (OSError, KeyError):
+        return None
+    return Resident(own, whole - own) if pids else None
 
 
 class _Unreadable(Exception):

@@ -1,10 +1,13 @@
-"""Memory predicted from SmolLM2-135M's config by paper arithmetic, and set against what a process shows."""
+"""Memory predicted from SmolLM2-135M's config by paper arithmetic, and set against what a process shows.
+
+SmolLM2: 30 layers of 576 × 960 + 576 × 576 + 3 × 576 × 1536 = 3,538,944 weights, an embedding of 49152 × 576 that is
+the head as well, and 61 norms of 576.
+"""
 
 import pytest
 
-from lab.measure.ledger import compare, kv_bytes_per_token, predict
-from lab.measure.summary import Summary
-from lab.spec import ModelSpec
+from lab.measure.ledger import MIB, Measured, cache_precision, compare, kv_bytes_per_token, predict
+from lab.spec import ClosedLoop, ModelSpec, Poisson, Workload
 
 SMOLLM2 = {
     "num_hidden_layers": 30,
@@ -17,22 +20,51 @@ SMOLLM2 = {
     "tie_word_embeddings": True,
     "torch_dtype": "bfloat16",
 }
-MIB = 2**20
+LAYERS, EMBEDDING, NORMS = 106_168_320, 28_311_552, 35_136
+ROWS = 30 * (960 + 576 + 2 * 1536 + 576)
 
 
-def rows(**spec):
-    return {row.name: row for row in predict(SMOLLM2, ModelSpec(name="llm", **spec)).rows}
+def ledger(workload=None, **spec):
+    return predict(SMOLLM2, ModelSpec(name="llm", **spec), workload)
+
+
+def rows(workload=None, **spec):
+    return {row.name: row.size_bytes for row in ledger(workload, **spec).rows}
 
 
 def test_weights_are_those_of_the_published_file():
-    """134,515,008 parameters; model.safetensors of bf16 holds 269,030,016 bytes of them."""
-    assert rows()["weights"].size_bytes == 269_030_016
-    assert rows(precision="fp32")["weights"].size_bytes == 2 * 269_030_016
+    """134,515,008 parameters; model.safetensors of bf16 holds 269,030,016 bytes of them. The engine keeps its norms in
+    float32."""
+    assert LAYERS + EMBEDDING + NORMS == 134_515_008
+    assert rows()["weights"] == 269_030_016 + 2 * NORMS
+    assert rows(precision="fp32")["weights"] == 2 * 269_030_016
+    assert rows()["scales"] == rows(precision="fp32")["scales"] == 0
 
 
 def test_weights_of_a_model_whose_output_matrix_is_its_own():
     untied = predict({**SMOLLM2, "tie_word_embeddings": False}, ModelSpec(name="llm"))
-    assert untied.rows[0].size_bytes == 269_030_016 + 49152 * 576 * 2
+    assert untied["weights"].size_bytes == 269_030_016 + 2 * NORMS + 2 * EMBEDDING
+
+
+@pytest.mark.parametrize("precision", ["int8", "int8_weight"])
+def test_eight_bits_have_a_scale_a_row(precision):
+    found = rows(precision=precision)
+    assert found["weights"] == LAYERS + EMBEDDING + 4 * NORMS
+    assert found["scales"] == 4 * (ROWS + 49_152)
+
+
+def test_four_bits_are_not_an_eighth_of_thirty_two():
+    """A scale for 32 weights is a bit a weight, and the embedding keeps 8 bits: 95 MB where an eighth were 67."""
+    found = rows(precision="int4")
+    assert found["weights"] == LAYERS / 2 + EMBEDDING + 4 * NORMS
+    assert found["scales"] == 4 * (LAYERS / 32 + 49_152)
+    assert found["zero-points"] == 0
+    eighth = rows(precision="fp32")["weights"] / 8
+    assert (found["weights"] + found["scales"]) / eighth == pytest.approx(1.4125, abs=0.0005)
+
+
+def test_larger_groups_have_fewer_scales():
+    assert rows(precision="int4", group_size=64)["scales"] == 4 * (LAYERS / 64 + 49_152)
 
 
 def test_a_token_in_the_cache_counts_key_heads_not_query_heads():
@@ -44,8 +76,22 @@ def test_a_token_in_the_cache_counts_key_heads_not_query_heads():
     assert kv_bytes_per_token(unnamed, "bf16") == 3 * 23_040
 
 
-def test_the_cache_has_the_served_precision_not_that_of_the_file():
-    assert kv_bytes_per_token(SMOLLM2, "fp32") == 46_080
+def test_a_cache_of_eight_bits_has_a_scale_for_each_head():
+    """2 × 30 × 3 heads × (64 bytes and a scale of 4): 0.53 of bf16, not a half."""
+    assert kv_bytes_per_token(SMOLLM2, "int8") == 180 * 68
+
+
+@pytest.mark.parametrize(
+    ("spec", "precision"),
+    [
+        ({"precision": "fp32"}, "fp32"),
+        ({"precision": "int4"}, "bf16"),
+        ({"precision": "int8", "kv_cache_precision": "int8"}, "int8"),
+        ({"precision": "fp32", "kv_cache_precision": "bf16"}, "bf16"),
+    ],
+)
+def test_the_cache_has_a_precision_of_its_own(spec, precision):
+    assert cache_precision(ModelSpec(name="llm", **spec)) == precision
 
 
 @pytest.mark.parametrize(
@@ -58,48 +104,70 @@ def test_the_cache_has_the_served_precision_not_that_of_the_file():
     ],
 )
 def test_room_in_the_cache(spec, tokens):
-    assert rows(**spec)["kv_cache"].size_bytes == tokens * 23_040
+    assert rows(**spec)["KV cache, room"] == tokens * 23_040
 
 
-def measured(**figures) -> Summary:
-    return Summary.from_dict({"batch_sizes": {}, "item_compute_s": {}, "problems": [], **figures})
+@pytest.mark.parametrize(
+    ("arrival", "users"),
+    [(ClosedLoop(concurrency=2), 2), (ClosedLoop(concurrency=20), 8), (Poisson(rate_rps=1), 8)],
+)
+def test_of_the_room_a_load_uses_what_its_requests_can_hold_together(arrival, users):
+    workload = Workload(arrival=arrival, duration_s=1, prompt_tokens=32, output_tokens=(8, 64))
+    assert rows(workload, max_batch_size=8)["KV cache, in use"] == users * 96 * 23_040
+    assert ledger(workload, max_batch_size=8).held_tokens == users * 96
+
+
+def test_activations_are_those_of_the_largest_step():
+    """Eight prompts of 100 tokens are read 512 at a time. A token takes 4 × (576 + 960) bytes of sums and 2 × (576 +
+    1536 + 2 × 576) of rounded inputs, of which each of two threads has its own."""
+    workload = Workload(arrival=ClosedLoop(concurrency=8), duration_s=1, prompt_tokens=100, output_tokens=10)
+    assert rows(workload)["activations"] == 512 * (4 * 1536 + 2 * 3264)
+    short = Workload(arrival=ClosedLoop(concurrency=2), duration_s=1, prompt_tokens=100, output_tokens=10)
+    assert rows(short)["activations"] == 200 * (4 * 1536 + 2 * 3264)
+    assert rows(short)["workspace"] == 8192 * 64 * 4 + 2 * 49152 * 4
+
+
+WORKLOAD = Workload(arrival=ClosedLoop(concurrency=8), duration_s=1, prompt_tokens=32, output_tokens=96)
 
 
 def test_predicted_and_measured_side_by_side():
-    """Idle 500 MiB of which 256.6 are weights; at the peak 60 more, 22 of them 1,000 tokens of cache."""
-    ledger = predict(SMOLLM2, ModelSpec(name="llm"))
+    """Idle 400 MiB, of which 80 MB are weights and 13 scales; 40 MiB more after the load, and 100 of libraries."""
+    predicted = ledger(WORKLOAD, precision="int4", max_batch_size=8, max_request_tokens=256)
     found = compare(
-        ledger,
-        measured(
-            memory_base_bytes=500 * MIB,
-            memory_peak_bytes=560 * MIB,
-            engine_weight_bytes=270_000_000,
-            engine_cache_bytes=188_743_680,
-            cache_tokens_used_peak=1000,
-        ),
+        predicted,
+        Measured(400 * MIB, 440 * MIB, 100 * MIB, weights=80_000_000, scales=13_000_000, cache=8 * 256 * 23_040),
     )
     row = {r.name: r for r in found}
-    assert row["weights"].error_fraction == pytest.approx(269_030_016 / 270_000_000 - 1)
-    assert row["kv_cache"].error_fraction == 0  # 8 × 1024 × 23,040
-    assert row["runtime"].measured_bytes == 500 * MIB - 270_000_000
-    assert (row["runtime"].predicted_bytes, row["runtime"].error_fraction) == (None, None)
-    assert row["activations and workspace"].measured_bytes == 60 * MIB - 1000 * 23_040
+    assert row["weights"].error_fraction == pytest.approx((LAYERS / 2 + EMBEDDING + 4 * NORMS) / 80_000_000 - 1)
+    assert row["scales"].error_fraction == pytest.approx(4 * (LAYERS / 32 + 49_152) / 13_000_000 - 1)
+    assert row["KV cache, room"].error_fraction == 0
+    assert row["runtime"].measured_bytes == 400 * MIB - 93_000_000
+    growth = row["growth under load"]
+    parts = ("KV cache, in use", "activations", "workspace")
+    assert growth.predicted_bytes == sum(predicted[name].size_bytes for name in parts)
+    assert growth.measured_bytes == 40 * MIB
     whole = row["whole process"]
-    steps = row["activations and workspace"].predicted_bytes
-    assert whole.predicted_bytes == 269_030_016 + (500 * MIB - 270_000_000) + 1000 * 23_040 + steps
-    assert whole.measured_bytes == 560 * MIB
+    alone = sum(predicted[name].size_bytes for name in ("weights", "scales", "runtime", "libraries"))
+    assert whole.predicted_bytes == alone + growth.predicted_bytes
+    assert (whole.measured_bytes, found[-1]) == (540 * MIB, whole)
 
 
 def test_without_a_cache_nothing_is_held_for_it():
-    ledger = predict(SMOLLM2, ModelSpec(name="llm", kv_cache=False))
-    found = compare(ledger, measured(memory_base_bytes=500.0, memory_peak_bytes=510.0, engine_weight_bytes=300.0))
+    found = compare(ledger(WORKLOAD, kv_cache=False), Measured(idle=500.0, held=510.0, weights=300.0))
     row = {r.name: r for r in found}
-    assert row["kv_cache"].predicted_bytes == 0
-    assert row["activations and workspace"].measured_bytes == 10
+    assert row["KV cache, room"].predicted_bytes == row["KV cache, in use"].predicted_bytes == 0
+    assert row["runtime"].measured_bytes == 200
+    assert row["growth under load"].measured_bytes == 10
 
 
 def test_what_was_not_measured_says_so_and_has_no_error():
-    for row in compare(predict(SMOLLM2, ModelSpec(name="llm")), measured()):
+    for row in compare(ledger(precision="int4"), Measured()):
         assert row.measured_bytes is None
         assert row.error_fraction is None
-        assert row.how in ("not measured", "nothing is quantized")
+        assert row.how
+
+
+def test_the_compiler_belongs_to_the_runtime_of_the_engine_that_has_one():
+    for name in ("runtime", "libraries"):
+        assert rows()[name] > rows(precision="fp32")[name]
+    assert rows(precision="int4")["runtime"] == rows()["runtime"]

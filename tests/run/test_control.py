@@ -23,6 +23,14 @@ def test_batching_is_toggled_on_and_off():
     assert checked({"batching": None}, on.model, OPEN, cells=1).model.batching is None
 
 
+def test_a_precision_and_its_quantizer_change_together():
+    model = ModelSpec(name="llm", precision="int8", quantizer="smoothquant")
+    change = checked({"model": {"precision": "int4", "quantizer": "gptq"}}, model, OPEN, cells=1)
+    assert (change.model.precision, change.model.quantizer) == ("int4", "gptq")
+    with pytest.raises(InputError, match="quantizer 'smoothquant' with precision 'int4'"):
+        checked({"precision": "int4"}, model, OPEN, cells=1)
+
+
 @pytest.mark.parametrize(
     ("raw", "workload", "cells", "words"),
     [
@@ -33,6 +41,8 @@ def test_batching_is_toggled_on_and_off():
         ({"rate_rps": 5}, OPEN, 15, "15 cells"),
         ({"batching": {"max_batch_size": 0}}, OPEN, 1, "max_batch_size 0"),
         ({"colour": "red"}, OPEN, 1, "allowed"),
+        ({"model": {"name": "digits"}}, OPEN, 1, "allowed is an object of precision, quantizer"),
+        ({"model": "int8"}, OPEN, 1, "allowed is an object of precision, quantizer"),
     ],
 )
 def test_what_does_not_fit_is_refused(raw, workload, cells, words):

@@ -21,6 +21,7 @@ DONE, STOPPED, FAILED = (
     "20261130-010201-batching-stop",
     "20261130-010301-batching-fail",
 )
+QUANTIZATION = "20261130-010701-quantization-done"
 KV_CACHE, LLM_BATCHING, LLM_LOAD = (
     "20261130-010401-kv-cache-done",
     "20261130-010501-llm-batching-done",
@@ -39,6 +40,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory, lab_home: Path) -> Iterator[
     synthetic.batching_run(FAILED, duration_s=2.0, state="failed")
     synthetic_llm.run("kv_cache", KV_CACHE)
     synthetic_llm.run("llm_batching", LLM_BATCHING)
+    synthetic_llm.run("quantization", QUANTIZATION)
     synthetic_llm.load_run(LLM_LOAD, 20.0)
     os.environ["LAB_HOME"] = str(lab_home)
     yield own

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from lab.measure.formats import change_answers, distinct, format_label
+from lab.measure.quality import Answer as Written
+from lab.measure.quality import Quality, first_difference, judge
 from lab.measure.records import OK, TELEMETRY, TIMEOUT
 from lab.run import catalogue
 from lab.run.folder import RunFolder
@@ -21,8 +24,32 @@ from lab.spec import ClosedLoop, ModelSpec, Workload, parse_setting
 from tests.show.synthetic import MIB, SECOND, Author
 
 STEP_S, MEMBER_S, ANEW_S, READ_S = 0.016, 0.0012, 0.00018, 0.0004
+STEP_OF = {"fp32": 0.032, "int8": 0.008, "int8_weight": 0.0085, "int4": 0.0065}
+"""Instead of STEP_S: the fewer bytes, the shorter; MEMBER_OF likewise, by what is multiplied."""
+MEMBER_OF = {"fp32": 0.003, "int8": 0.0004, "int8_weight": 0.0014, "int4": 0.0016}
 TOKEN_BYTES = 23_040
-RUNTIME_MIB, WEIGHTS_MIB = 231.0, 257.0
+RUNTIME_MIB, LIBRARIES_MIB = 340.0, 170.0
+WEIGHTS_MIB = {"fp32": 513.1, "bf16": 256.6, "int8": 129.2, "int8_weight": 129.2, "int4": 90.6}
+SCALES_MIB = {"int8": 0.78, "int8_weight": 0.78, "int4": 12.8}
+"""Of WEIGHTS_MIB, by precision."""
+CONFIG = {
+    "num_hidden_layers": 30,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "vocab_size": 49152,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": True,
+}
+MACHINE = {
+    "read_bandwidth_bytes_s": 20e9,
+    "matmul_bf16_flop_s": 170e9,
+    "matmul_fp32_flop_s": 60e9,
+    "matmul_int8_op_s": 400e9,
+}
+LOST = {"int8": 0.002, "int8_weight": 0.001, "int4 RTN": 0.11, "int4 GPTQ": 0.05, "int4 AWQ": 0.06}
+"""Of the baseline's perplexity, by format; 0 for the others."""
 
 
 @dataclass
@@ -75,7 +102,8 @@ def simulate(model: ModelSpec, workload: Workload, seconds: float, rng: np.rando
             counters["prefill_seconds"] += READ_S * running[-1].prompt
             counters["prefill_tokens"] += running[-1].prompt
         anew = 0 if model.kv_cache else sum(answer.held for answer in running)
-        step = STEP_S + MEMBER_S * len(running) + ANEW_S * anew + float(rng.gamma(2.0, 0.0002))
+        weights_s, member_s = STEP_OF.get(model.precision, STEP_S), MEMBER_OF.get(model.precision, MEMBER_S)
+        step = weights_s + member_s * len(running) + ANEW_S * anew + float(rng.gamma(2.0, 0.0002))
         now += step
         counters["steps"] += 1
         counters["decode_seconds"] += step
@@ -114,6 +142,7 @@ class LlmAuthor(Author):
 
     def llm_block(self, index: int, block: Block) -> None:
         model, workload = block.model, block.workload
+        self.load(model)
         start_ns, seconds = self.now_ns, workload.duration_s
         engine = simulate(model, workload, seconds, np.random.default_rng([block.repeat, block.cell // 2]))
         end_ns = start_ns + int(seconds * SECOND)
@@ -132,13 +161,15 @@ class LlmAuthor(Author):
                 "engine_waiting": waiting,
                 "engine_cache_tokens_used": held,
                 "engine_cache_tokens_total": room,
-                "engine_weight_bytes": WEIGHTS_MIB * MIB,
+                "engine_weight_bytes": WEIGHTS_MIB[model.precision] * MIB,
+                **({"engine_scale_bytes": scales * MIB} if (scales := SCALES_MIB.get(model.precision)) else {}),
                 "engine_preemptions": 0.0,
                 "engine_cache_bytes": room * TOKEN_BYTES,
             }
             values |= {f"engine_{name}": value for name, value in zip(COUNTERS, counted, strict=True)}
             self.scrape(start_ns + int(t_s * SECOND), model.name, values)
         self.memory(start_ns, engine, model)
+        self.note_memory("held", 6 + self.most * TOKEN_BYTES / MIB)
         self.folder.event("block_end", block=index, planned=None, end_ns=end_ns, t_ns=end_ns)
         last_s = max([seconds, *(t for answer in engine.answers for t in answer.tokens_s[-1:])])
         self.now_ns = start_ns + int((last_s + 0.2) * SECOND)
@@ -168,14 +199,28 @@ class LlmAuthor(Author):
             }
         )
 
+    def load(self, model: ModelSpec) -> None:
+        """As the bench does: only where another configuration is in force."""
+        if model == self.loaded:
+            return
+        self.loaded, self.most = model, 0.0
+        self.folder.event("loaded", model=model.model_dump(mode="json"), seconds=1.0, t_ns=self.now_ns)
+        self.note_memory("idle", 0.0)
+
+    def note_memory(self, kind: str, grown_mib: float) -> None:
+        assert self.loaded is not None
+        own = (RUNTIME_MIB - LIBRARIES_MIB + WEIGHTS_MIB[self.loaded.precision] + grown_mib) * MIB
+        files = LIBRARIES_MIB * MIB
+        self.folder.event(kind, model=self.loaded.name, own_bytes=own, file_bytes=files, t_ns=self.now_ns)
+
     def memory(self, start_ns: int, engine: Engine, model: ModelSpec) -> None:
         """Memory of the model's process: what a token took stays until the model is loaded anew."""
-        if model != self.loaded:
-            self.loaded, self.most = model, 0.0
         rows = []
         for t_s, _, _, held, *_ in engine.samples:
             self.most = max(self.most, held)
-            mib = RUNTIME_MIB + WEIGHTS_MIB + 21 + self.most * TOKEN_BYTES / MIB + self.rng.normal(0, 0.2)
+            mib = (
+                RUNTIME_MIB + WEIGHTS_MIB[model.precision] + 6 + self.most * TOKEN_BYTES / MIB + self.rng.normal(0, 0.2)
+            )
             rows.append((start_ns + int(t_s * SECOND), "model:llm", "memory_bytes", mib * MIB, None))
         columns = dict(zip(TELEMETRY.names, map(list, zip(*rows, strict=True)), strict=True))
         self.folder.append("telemetry", pa.table(columns, TELEMETRY))
@@ -190,11 +235,41 @@ def run(name: str, run_id: str, *settings: str, saturation_rps: float = 0.8, sta
     if state != "done":
         blocks = blocks[: len(first) + 3]
     author = LlmAuthor(experiment, run_id, seconds=sum(b.workload.duration_s + 10 for b in blocks))
+    author.folder.event("limits", weights=None, config=CONFIG, machine=MACHINE)
+    if change_answers(experiment):
+        for model in distinct(cell.model for cell in experiment.cells()):
+            found = quality(format_label(model)).to_dict()
+            author.folder.event("quality", format=found["format"], quality=found, reason=None)
     levels = [{"level": b.level, "differing": 0, "max_abs_difference": None, "equal": True} for b in first]
-    author.folder.event("answers", requests=8, precision="bf16", tolerance=None, levels=levels)
+    if not change_answers(experiment):
+        author.folder.event("answers", requests=8, precision="bf16", tolerance=None, levels=levels)
     for index, block in enumerate(blocks):
         author.llm_block(index, block)
     return author.end(state, {"failed": "the server died while the load ran: signal 9"}.get(state, ""))
+
+
+def quality(label: str) -> Quality:
+    """As an evaluation would have it: 40 passages of 100 tokens, of which a format loses LOST on average."""
+    rng = np.random.default_rng(11)
+    tokens = [100] * 40
+    base = list(100 * rng.normal(2.5, 0.3, 40))
+    worse = [
+        nats + 100 * np.log1p(LOST.get(label, 0.0) + x) for nats, x in zip(base, rng.normal(0, 0.004, 40), strict=True)
+    ]
+    seen = {"nats": base if label == "bf16" else worse, "tokens": tokens, "cloze": [True] * 60 + [False] * 20}
+    theirs = ("The", " sky", " is", " blue", " because", " of", " light", ".")
+    ours = theirs if LOST.get(label, 0.0) < 0.01 else (*theirs[:4], " since", " air", " scatters", *theirs[6:])
+    return Quality(
+        format=label,
+        baseline="bf16",
+        is_baseline=label == "bf16",
+        measures=judge(seen, None if label == "bf16" else {**seen, "nats": base}),
+        answers=()
+        if label == "bf16"
+        else (Written("Why is the sky blue?", ours, theirs, first_difference(ours, theirs)),),
+        notes=("The base weights were 4 bits before.",) if "int4" in label else (),
+        evaluated_s=60.0,
+    )
 
 
 def load_run(run_id: str, seconds: float = 60.0, *, kv_cache: bool = True, rate_rps: float = 1.6) -> RunFolder:

@@ -191,15 +191,17 @@ def test_the_ledger_names_its_error_and_what_is_missing() -> None:
     rows = [
         Row("weights", 257.0 * MIB, 250.0 * MIB, "what the engine allocated"),
         Row("scales", 0, None, "nothing is quantized"),
-        Row("kv_cache", 100.0 * MIB, None, "not measured"),
+        Row("KV cache, room", 100.0 * MIB, None, "not measured"),
+        Row("activations", 5.0 * MIB, None, "within the growth under load"),
         Row("runtime", None, 230.0 * MIB, "the idle process without its weights"),
     ]
     chart = memory.ledger(rows, ON)
-    assert chart.table["part"] == ["weights", "KV cache", "runtime"]
-    assert chart.table["error, %"] == pytest.approx([2.8, None, None])
+    assert chart.table["part"] == ["weights", "KV cache, room", "activations", "runtime"]
+    assert chart.table["error, %"] == pytest.approx([2.8, None, None, None])
     assert [a["text"] for a in chart.figure["layout"]["annotations"]] == [
         "2.8 % too high",
         "not measured",
+        "in the growth",
         "not predicted",
     ]
     assert "weights 250 MiB measured, 2.8 % too high" in chart.alt

@@ -15,7 +15,6 @@ from lab.show.charts.figure import Chart, append, floats, line, nothing_to_draw,
 
 MIB = 2**20
 MOST_POINTS = 40
-WORDS = {"kv_cache": "KV cache"}
 
 
 def held(by_level: Mapping[str, Sequence[Held]], baseline: str, bytes_per_token: int | None) -> Chart:
@@ -68,7 +67,7 @@ def ledger(rows: Sequence[Row], level: str, why_not: str = "") -> Chart:
     shown = [row for row in rows if row.predicted_bytes or row.measured_bytes]
     if not shown:
         return nothing_to_draw(title, why_not or "nothing was measured", height=300)
-    names = [WORDS.get(row.name, row.name) for row in shown]
+    names = [row.name for row in shown]
     table: dict[str, list[Any]] = {
         "part": names,
         "predicted, MiB": [_mib(row.predicted_bytes) for row in shown],
@@ -145,6 +144,8 @@ def _off(row: Row) -> str:
             if row.predicted_bytes is None
             else "none seen"
             if row.measured_bytes == 0
+            else "in the growth"
+            if row.how.startswith("within")
             else "not measured"
         )
     return f"{format_fraction(abs(error))} too {'high' if error > 0 else 'low'}" if error else "exact"

@@ -132,6 +132,8 @@ def _happened(topic: Topic, folder: RunFolder, document: dict[str, Any], bet: tu
             st.markdown(f":orange-badge[:material/report: No verdict on these figures] {name}: {text}")
     cards([_card(seen, field, label) for field, label in topic.figures.items()])
     _two_by_two(topic.happened(seen), f"{topic.prefix}_chart")
+    if topic.beside is not None:
+        topic.beside(seen)
     return seen
 
 

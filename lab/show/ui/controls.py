@@ -6,17 +6,19 @@ The widgets show what is in force, whichever browser or terminal changed it last
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from lab.errors import LabError
+from lab.measure.formats import format_label
 from lab.run import control
 from lab.run.folder import RunFolder
 from lab.run.live import LiveView
-from lab.show.ui import reads
-from lab.spec import Batching, parse
+from lab.show.ui import formats, reads
+from lab.spec import Batching, ModelSpec, parse
 
 DELAYS_MS = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
 MAX_BATCH_SIZE = 32
@@ -35,11 +37,13 @@ def show(folder: RunFolder) -> None:
     now = _in_force(folder, reads.look(folder))
     _follow(run_id, now)
     with st.container(border=True):
-        load, first, second = st.columns([3, 2, 4], vertical_alignment="bottom")
+        writes = now.model["family"] == "llm"
+        load, first, second, *third = st.columns([3, 2, 4, 2] if writes else [3, 2, 4], vertical_alignment="bottom")
         with load:
             _load(run_id, now)
-        if now.model["family"] == "llm":
+        if writes:
             _engine(run_id, first, second)
+            formats.choose(parse(ModelSpec, now.model), third[0], key=f"l_format_{run_id}", send=partial(_send, run_id))
         else:
             _batching(run_id, now, first, second)
     if refused := st.session_state.pop(f"refused_{run_id}", None):
@@ -160,6 +164,7 @@ def _follow(run_id: str, now: InForce) -> None:
         state[f"l_batching_{run_id}"] = now.batching is not None
         for field in ("kv_cache", "scheduler"):
             state[f"l_{field}_{run_id}"] = now.model.get(field)
+        state[f"l_format_{run_id}"] = format_label(parse(ModelSpec, now.model))
         if now.batching is not None:
             state[f"l_delay_{run_id}"] = now.delay_ms
         if now.load is not None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from lab.measure import floor_sentence, ledger
+from lab.measure import ledger
 from lab.measure.judgement import CellResult
 from lab.measure.sharing import sharing
 from lab.measure.summary import Summary
 from lab.show.charts import batching, levels, memory, slots, tokens
 from lab.show.charts.figure import Chart
 from lab.show.charts.latency import FIRST_TOKEN, percentiles
-from lab.show.ui import reads
+from lab.show.ui import formats, reads
 from lab.show.ui.topic import Seen
 
 # --- dynamic batching -------------------------------------------------------------------------------------------
@@ -68,31 +68,18 @@ def kv_cache_cause(seen: Seen) -> str:
         "Without the cache each step reads the prompt and all that was written anew, so its work grows with every "
         "token; with it a step computes one token and reads the keys and values that were kept."
     )
-    measured, limits, per_token = _first(seen), reads.limits(seen.spec.precision), _bytes_per_token(seen)
-    if measured is None or limits is None or per_token is None or not seen.spec.kv_cache:
-        return why
-    return f"{why} {floor_sentence.sentence(measured, per_token, seen.spec.precision, *limits)}"
+    cells = seen.grid.cells_at(seen.level, seen.load)
+    floor = cells[0].get("floor") if cells else None
+    return f"{why} {floor}" if floor else why
 
 
 def kv_cache_why(seen: Seen) -> list[Chart]:
-    spec, config = seen.spec, reads.model_config(seen.spec)
-    if config is None:
-        return [memory.ledger([], seen.level, f"the config of {spec.name} is not on this machine any more")]
-    measured = _first(seen)
-    if measured is None:
-        return [memory.ledger([], seen.level, "the run did not get there")]
-    return [memory.ledger(ledger.compare(ledger.predict(config, spec), measured), seen.level)]
-
-
-def _first(seen: Seen) -> Summary | None:
-    """The first repeat at this level and load."""
-    summaries = seen.grid.at(seen.level, seen.load)
-    return Summary.from_dict(summaries[0]) if summaries else None
+    return [formats.ledger(seen)]
 
 
 def _bytes_per_token(seen: Seen) -> int | None:
     config = reads.model_config(seen.spec)
-    return None if config is None else ledger.kv_bytes_per_token(config, seen.spec.precision)
+    return None if config is None else ledger.kv_bytes_per_token(config, ledger.cache_precision(seen.spec))
 
 
 # --- continuous batching ----------------------------------------------------------------------------------------

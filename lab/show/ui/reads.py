@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 
 from lab.errors import InputError
-from lab.home import home
+from lab.measure.quality import Quality
 from lab.measure.words import plural
 from lab.run import catalogue, results
 from lab.run.folder import RunFolder, RunInfo, runs
@@ -19,8 +19,7 @@ from lab.run.live import Live, LiveView
 from lab.run.status import ACTIVE
 from lab.serve import doctor, installation, record, weights
 from lab.show import pooled
-from lab.spec import Experiment, ModelSpec, Precision
-from lab.watch.probe import probe
+from lab.spec import Experiment, ModelSpec
 
 
 @dataclass(frozen=True)
@@ -111,14 +110,20 @@ def model_config(spec: ModelSpec) -> dict[str, Any] | None:
         return None
 
 
-@st.cache_data(ttl=60.0, show_spinner=False)
-def limits(precision: Precision) -> tuple[float | None, float | None] | None:
-    """(bytes read, floating-point operations) a second that this machine can do; None until somebody has measured
-    them: a page that is opened must not load the machine."""
-    if not (home() / "probe.json").is_file():
+@st.cache_data(ttl=15.0, show_spinner=False)
+def is_here(spec: ModelSpec) -> bool:
+    """Whether the weights of `spec` are on this machine."""
+    return weights.is_ready(spec)
+
+
+@st.cache_data(ttl=15.0, show_spinner=False)
+def known_quality(spec: ModelSpec) -> Quality | None:
+    """What was evaluated of this format; None where nothing was."""
+    try:
+        from lab.run import quality
+    except ImportError:
         return None
-    found = probe()
-    return found.read_bandwidth_bytes_s, (found.matmul_bf16_flop_s if precision == "bf16" else found.matmul_fp32_flop_s)
+    return quality.known(spec)
 
 
 def look(folder: RunFolder) -> LiveView:

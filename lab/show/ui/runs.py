@@ -20,6 +20,7 @@ PAGES = {
     "batching": ("pages/batching.py", ":material/stacks:"),
     "kv_cache": ("pages/kv_cache.py", ":material/memory:"),
     "llm_batching": ("pages/scheduling.py", ":material/view_timeline:"),
+    "quantization": ("pages/quantization.py", ":material/compress:"),
 }
 """The page of each experiment that has one, and its icon."""
 LIVE = ("pages/live.py", ":material/monitoring:")

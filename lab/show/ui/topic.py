@@ -73,7 +73,8 @@ class Topic:
     where the limits stand, `counted` what more or fewer there is of. `form` draws the run's own fields and gives its
     settings; `depths` says how long a quick and a whole run take. `figures` maps at most four fields of a summary to
     the labels of their cards. `happened` and `why` give the charts of these blocks and `cause` a sentence before the
-    latter ("" for none); `compared` are the metrics of every comparison."""
+    latter ("" for none), `beside` shows what is no chart after the former; `compared` are the metrics of every
+    comparison."""
 
     experiment: str
     page: str
@@ -89,3 +90,4 @@ class Topic:
     why: Callable[[Seen], Sequence[Chart]]
     compared: tuple[str, ...]
     next: Callable[[str], Sequence[Link]]
+    beside: Callable[[Seen], None] | None = None

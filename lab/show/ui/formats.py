@@ -1,0 +1,193 @@
+"""The parts of the page Quantization: which formats to run, what each buys and costs, and answers side by side."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Callable
+from difflib import SequenceMatcher
+from typing import Any
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from lab.measure.formats import format_label, is_baseline, quality_phrase
+from lab.measure.ledger import Row
+from lab.measure.quality import Answer
+from lab.measure.words import level_label, plural
+from lab.show.charts import formats as charts
+from lab.show.charts import memory, stacks
+from lab.show.charts.figure import Chart
+from lab.show.formats import Shown, shown
+from lab.show.ui import reads
+from lab.show.ui.topic import Seen
+from lab.spec import Experiment, ModelSpec, set_paths
+
+
+def form(experiment: Experiment) -> list[str]:
+    """The formats to compare with the baseline, which always runs."""
+    factor = experiment.judge.factor if experiment.judge else "model"
+    labels = {level_label(factor, level): level for level in experiment.factors[factor]}
+    baseline = level_label(factor, experiment.judge.baseline if experiment.judge else None)
+    quick = [level_label(factor, level) for level in experiment.when_quick().factors[factor]]
+    chosen = st.pills(
+        f"Formats beside {baseline}",
+        [label for label in labels if label != baseline],
+        selection_mode="multi",
+        default=[label for label in quick if label != baseline],
+        key="q_formats",
+        bind="query-params",
+        help="int8: weights and activations in 8 bits. int8 weights and int4: weights only. RTN rounds to the nearest; "
+        "GPTQ and AWQ look at texts first.",
+    )
+    levels = [level for label, level in labels.items() if label == baseline or label in chosen]
+    return [f"{factor}={json.dumps(levels)}"]
+
+
+def happened(seen: Seen) -> list[Chart]:
+    found = _shown(seen)
+    return [
+        charts.price(found, seen.load),
+        charts.losses(found),
+        stacks.by_format(found, seen.load),
+    ]
+
+
+def cause(seen: Seen) -> str:
+    """What limits the chosen format's step, and what that means beside the baseline's."""
+    cells = seen.grid.cells_at(seen.level, seen.load)
+    told = cells[0].get("floor") if cells else None
+    beside = cells[0].get("beside") if cells else None
+    why = " ".join(text for text in (told, beside) if text)
+    return f"**{seen.level}, {seen.load}.** {why}" if why else ""
+
+
+def why(seen: Seen) -> list[Chart]:
+    return [charts.floors(_shown(seen), seen.load), ledger(seen), *_sensitivity(seen)]
+
+
+def ledger(seen: Seen) -> Chart:
+    """Of the first repeat at this level and load."""
+    cells = seen.grid.cells_at(seen.level, seen.load)
+    rows = cells[0].get("ledger") if cells else None
+    if rows is None:
+        return memory.ledger([], seen.level, "the run did not note what it would take")
+    fields = ("name", "predicted_bytes", "measured_bytes", "how", "formula")
+    return memory.ledger([Row(**{field: row[field] for field in fields}) for row in rows], seen.level)
+
+
+def answers(seen: Seen) -> None:
+    """The baseline's answers and those of the chosen level side by side, and what belongs beside every figure."""
+    chosen = next((f for f in _shown(seen) if f.level == seen.level), None)
+    if chosen is None or chosen.quality is None:
+        why_not = chosen.why_no_quality if chosen else "it was not measured at this load"
+        st.caption(f"No answers to compare: quality of {seen.level} {why_not}.")
+        return
+    quality = chosen.quality
+    for note in quality.notes:
+        st.caption(note)
+    if not quality.answers:
+        return
+    st.markdown("##### The same prompt, answered by both")
+    prompts = [answer.prompt for answer in quality.answers]
+    place = st.selectbox(
+        "Prompt", range(len(prompts)), format_func=lambda n: _short(prompts[n]), key="q_prompt", bind="query-params"
+    )
+    answer = quality.answers[place or 0]
+    left, right = st.columns(2, gap="large")
+    ours, theirs = marked(answer)
+    left.markdown(f"**{quality.baseline}**")
+    left.html(f"<div class='lab-answer'>{theirs}</div>")
+    right.markdown(f"**{quality.format}**")
+    right.html(f"<div class='lab-answer'>{ours}</div>")
+    st.caption(f"{_differs(answer)} What is marked stands on one side only.")
+
+
+def marked(answer: Answer) -> tuple[str, str]:
+    """(the format's answer, the baseline's) as HTML; tokens that the other one does not have there are marked."""
+    ours, theirs = [], []
+    matcher = SequenceMatcher(None, answer.pieces, answer.baseline_pieces, autojunk=False)
+    for kind, a, b, c, d in matcher.get_opcodes():
+        ours.append(_piece("".join(answer.pieces[a:b]), kind))
+        theirs.append(_piece("".join(answer.baseline_pieces[c:d]), kind))
+    return "".join(ours), "".join(theirs)
+
+
+def _piece(text: str, kind: str) -> str:
+    escaped = html.escape(text)
+    return escaped if kind == "equal" or not text else f"<mark>{escaped}</mark>"
+
+
+def _differs(answer: Answer) -> str:
+    length = max(len(answer.pieces), len(answer.baseline_pieces))
+    if answer.first_difference is None:
+        return f"All {plural(length, 'token')} are the same."
+    return f"The first of {plural(length, 'token')} that differs is number {answer.first_difference + 1}."
+
+
+def _short(prompt: str, most: int = 90) -> str:
+    line = " ".join(prompt.split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def _shown(seen: Seen) -> list[Shown]:
+    return shown(seen.document, seen.grid, seen.load)
+
+
+def _sensitivity(seen: Seen) -> list[Chart]:
+    """Of the chosen level, where its blocks were evaluated one by one."""
+    return []
+
+
+OFFERED: dict[str, dict[str, str]] = {
+    level_label("model", level): level
+    for level in (
+        {"precision": "bf16", "quantizer": "rtn"},
+        {"precision": "fp32", "quantizer": "rtn"},
+        {"precision": "int8", "quantizer": "rtn"},
+        {"precision": "int8_weight", "quantizer": "rtn"},
+        {"precision": "int4", "quantizer": "rtn"},
+        {"precision": "int4", "quantizer": "gptq"},
+        {"precision": "int4", "quantizer": "awq"},
+    )
+}
+"""What Live run and Try it offer of a language model, by their words."""
+
+
+def choose(
+    model: ModelSpec,
+    place: DeltaGenerator,
+    *,
+    key: str,
+    send: Callable[[dict[str, Any]], None] | None = None,
+    **more: Any,
+) -> ModelSpec:
+    """A choice among the formats that are on this machine, with the quality of the one chosen; the model in that
+    format. `send` is given the change when the choice changes."""
+    here = {label: fields for label, fields in OFFERED.items() if reads.is_here(_in(model, fields))}
+    own = format_label(model)
+    here.setdefault(own, {field: getattr(model, field) for field in ("precision", "quantizer")})
+
+    def changed() -> None:
+        if send is not None:
+            send({"model": here[st.session_state[key]]})
+
+    missing = [label for label in OFFERED if label not in here]
+    label = place.selectbox(
+        "Format",
+        list(here),
+        key=key,
+        on_change=changed,
+        persist_state=None if "bind" in more else "session",
+        help=f"Not made yet: {', '.join(missing)}; the experiment on Quantization makes them." if missing else None,
+        **more,
+    )
+    chosen = _in(model, here[label or own])
+    if not is_baseline(chosen):
+        found = reads.known_quality(chosen)
+        st.caption(f"{label}: {quality_phrase(found) if found else 'its quality was not evaluated yet'}.")
+    return chosen
+
+
+def _in(model: ModelSpec, fields: dict[str, str]) -> ModelSpec:
+    return set_paths(model, list(fields.items()))
