@@ -13,6 +13,7 @@ from lab.spec import Batching, Experiment, Judge, ModelSpec, Poisson, Reference,
 
 EXPERIMENT = Experiment(
     id="batching",
+    title="Dynamic batching",
     question="Does dynamic batching serve more requests in time, and what does waiting for company cost?",
     hypothesis=(
         "Near and above the unbatched saturation, batching serves more requests within the objective; "

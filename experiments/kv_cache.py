@@ -13,6 +13,7 @@ from lab.spec import ClosedLoop, Experiment, Judge, ModelSpec, Reference, Slo, W
 
 EXPERIMENT = Experiment(
     id="kv_cache",
+    title="KV cache",
     question="What does keeping keys and values buy, and how much memory does it hold for that?",
     hypothesis="With the cache the time per token stays flat along the answer; without it it grows with the length.",
     model=ModelSpec(name="llm"),

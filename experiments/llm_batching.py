@@ -13,6 +13,7 @@ from lab.spec import Experiment, Judge, ModelSpec, Poisson, Reference, Slo, Work
 
 EXPERIMENT = Experiment(
     id="llm_batching",
+    title="Continuous batching",
     question="How much more does a language model serve when requests share its steps, and when they join and leave?",
     hypothesis="Above what one request at a time can serve, continuous batching serves more requests in time.",
     model=ModelSpec(name="llm", max_batch_size=8),

@@ -390,10 +390,12 @@ class Experiment(Value):
             if not isinstance(levels, list | tuple):
                 raise ValueError(f"factor {path} is {levels!r}; allowed: a list of levels")
         return {path: tuple(plain(level) for level in levels) for path, levels in factors.items()}
+    `title` is what pages and lists call it; the words of its id unless given.
 
     @model_validator(mode="after")
     def _consistent(self) -> Experiment:
         for path, levels in self.factors.items():
+    title: str = ""
             if not levels:
                 raise ValueError(f"factor {path} has no levels; allowed: one or more")
             twice = next((level for n, level in enumerate(levels) if level in levels[:n]), None)

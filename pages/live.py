@@ -12,15 +12,15 @@ if folder is None:
     flight.start_form()
     st.stop()
 
-status = folder.status()
+status, compares = folder.status(), len(folder.document["cells"]) > 1
 flight.header(folder, status)
 if status.active:
     controls.show(folder)
-window_s, log, paused = flight.view_settings()
+window_s, log, paused = flight.view_settings(active=status.active)
 flight.panel(folder, window_s, log, paused)
 if not status.active:
     with st.container(horizontal=True):
-        if len(folder.document["cells"]) > 1:
+        if compares:
             runs.link(folder.run_id, folder.document["experiment"]["id"], "See what happened")
         st.page_link("pages/runs.py", label="All runs", icon=":material/list:")
         if st.button("Start another load", key="another", type="tertiary", icon=":material/play_arrow:"):

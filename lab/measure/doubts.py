@@ -16,11 +16,13 @@ from lab.spec import Judge, Slo
 BEYOND, KEPT_UP = 1.1, 0.97
 
 
-def doubts(say: Telling, found: Sequence[Comparison], *, unmeasured: int, of: int) -> str:
+def doubts(say: Telling, found: Sequence[Comparison], *, unmeasured: int, of: int, over: bool) -> str:
     """Cells that are missing, repeats that were left out, a saturation that was none, a single repeat."""
     parts = []
     if unmeasured:
-        parts.append(f"So far {of - unmeasured} of {plural(of, 'cell')} are measured.")
+        measured = of - unmeasured
+        verb = "is" if measured == 1 else "are"
+        parts.append(f"{'Only' if over else 'So far'} {measured} of {plural(of, 'cell')} {verb} measured.")
     partly = [c for c in found if c.left_out]
     told = all(c.effects[say.judge.primary].verdict == "not comparable" for c in found)
     if partly and not told:

@@ -118,7 +118,8 @@ class TokenFields:
 class EngineFields:
     """What the language model's engine says of itself, from its counters (lab/serve/metrics.py) in the window.
 
-    engine_running_mean, engine_waiting_mean   requests in a step, and admitted to none yet
+    engine_running_mean, engine_waiting_mean   requests being answered, and admitted to no step yet, over time, idle
+                                               stretches included
     cache_tokens_used_peak, cache_tokens_total tokens whose keys and values are held, and how many there is room for
     engine_weight_bytes, engine_cache_bytes    what the engine has allocated for weights and for the cache
     engine_scale_bytes                         of engine_weight_bytes what scales and zero points take

@@ -26,7 +26,7 @@ def sentence(
     )
     if not (step_s and weights and prompt and output and read_bandwidth_bytes_s and flops_s):
         return ""
-    shared = max(1.0, summary.engine_running_mean or 1.0)
+    shared = summary.engine_batch_mean or 1.0
     kept = shared * (prompt + output / 2) * kv_bytes_per_token
     floor = decode_floor(weights, kept, read_bandwidth_bytes_s, shared, flops_s, bytes_per_weight=BYTES[precision])
     reached = fraction_of_floor(step_s, floor)

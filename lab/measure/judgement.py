@@ -137,7 +137,9 @@ def _answer(effect: Effect, judge: Judge, offered_rps: float) -> Literal["yes", 
     return "no" if best < least or best <= 0 or (headroom is not None and headroom < least) else "open"
 
 
-def holds(judge: Judge, found: Sequence[Comparison], saturation: Saturation, *, complete: bool) -> bool | None:
+def holds(
+    experiment: Experiment, judge: Judge, found: Sequence[Comparison], saturation: Saturation, *, complete: bool
+) -> bool | None:
     """The answer over all comparisons; None when it is not decided. `complete`: every cell was measured."""
     answers = {c.answer for c in found}
     if "yes" in answers:
@@ -147,7 +149,9 @@ def holds(judge: Judge, found: Sequence[Comparison], saturation: Saturation, *, 
     if answers == {"no"}:
         return False
     # Where capacity does not grow, nothing more is served in time, however wide a single interval.
-    capacity = [saturation_ratio(saturation, judge.baseline, c.level) for c in found]
+    capacity = [
+        saturation_ratio(saturation, judge.baseline, c.level) if saturated_alike(experiment, c) else None for c in found
+    ]
     flat = all(ratio is not None and ratio < 1 + judge.min_effect_fraction for ratio in capacity)
     compared = any(c.effects[judge.primary].verdict != "not comparable" for c in found)
     return (
@@ -155,14 +159,46 @@ def holds(judge: Judge, found: Sequence[Comparison], saturation: Saturation, *, 
     )
 
 
+@dataclass(frozen=True)
+class Saturated:
+    """What two levels do under the reference load: `field` names the summaries' figure, `window_s` is the shorter of
+    their windows."""
+
+    field: str
+    base: float
+    level: float
+    window_s: float
+
+    @property
+    def ratio(self) -> float:
+        return self.level / self.base
+
+
+def saturated(saturation: Saturation, baseline: Any, level: Any) -> Saturated | None:
+    """The baseline and a level at saturation; None unless both were measured there. A language model's in tokens: a
+    short window holds many of them, and so few whole answers that their rate is off by what a single one counts."""
+    of_base, of_level = (next((s for found, s in saturation if same(found, of)), None) for of in (baseline, level))
+    if of_base is None or of_level is None:
+        return None
+    for field in ("output_tokens_per_s", "throughput_rps"):
+        base, other = getattr(of_base, field), getattr(of_level, field)
+        if base and other is not None:
+            return Saturated(field, base, other, min(of_base.window_s or 0.0, of_level.window_s or 0.0))
+    return None
+
+
 def saturation_ratio(saturation: Saturation, baseline: Any, level: Any) -> float | None:
-    """Saturation throughput of a level over that of the baseline; None unless both were measured."""
-    base, other = (saturation_rps(saturation, wanted) for wanted in (baseline, level))
-    return other / base if base and other is not None else None
+    """What a level does at saturation over what the baseline does; None unless both were measured."""
+    found = saturated(saturation, baseline, level)
+    return None if found is None else found.ratio
 
 
-def saturation_rps(saturation: Saturation, level: Any) -> float | None:
-    return next((summary.throughput_rps for found, summary in saturation if same(found, level)), None)
+def saturated_alike(experiment: Experiment, c: Comparison) -> bool:
+    """Whether the requests compared are those that saturation was measured with, whatever their arrivals: the
+    reference load takes the first level of every factor, and longer answers saturate a server earlier."""
+    return all(
+        path.startswith("workload.arrival") or same(level, experiment.factors[path][0]) for path, level in c.at.items()
+    )
 
 
 def _others(cell: CellResult, judge: Judge) -> dict[str, Any]:

@@ -87,10 +87,13 @@ def _waits(requests: Requests, window: Window) -> tuple[Int64s, Floats]:
 
 
 def memory_held(server: pa.Table, telemetry: pa.Table, model: str, window: Window) -> list[Held]:
-    """Each reading of the engine's cache in the block (warm-up included) with the nearest reading of memory, in order.
-    Tables have the SERVER and TELEMETRY schema."""
+    """Each reading of the engine's cache in the block (warm-up included) with the nearest reading of memory in it, in
+    order; one from before the block may still be of the process that was replaced. Tables have the SERVER and
+    TELEMETRY schema."""
     tokens = _known(server, pc.equal(server["model"], model), "engine_cache_tokens_used")
     memory = _known(telemetry, pc.equal(telemetry["subject"], f"model:{model}"), "memory_bytes")
+    in_block = pc.and_(pc.greater_equal(memory["t_ns"], window.start_ns), pc.less(memory["t_ns"], window.end_ns))
+    memory = memory.filter(in_block)
     found = []
     at = memory["t_ns"].to_numpy()
     for t_ns, count in zip(tokens["t_ns"].to_pylist(), tokens["value"].to_pylist(), strict=True):

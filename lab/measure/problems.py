@@ -74,18 +74,15 @@ def problems(summary: Summary, facts: Facts) -> tuple[Problem, ...]:
 
 
 def _all(s: Summary, facts: Facts) -> Iterator[Problem]:
-    if s.ok == 0 and not (facts.live and s.sent == 0):
-        yield _no_success(s, facts)
-    elif s.latency_n < needed(facts.p):
-        yield _too_few(s, facts)
-    if not facts.live and (s.cancelled or (s.planned or 0) > facts.recorded):
-        yield Problem(
-            "cut_short",
-            f"The run ended early: {plural(s.cancelled, 'request')} given up, "
-            f"{format_count(max((s.planned or 0) - facts.recorded, 0))} never begun.",
-            "Run it again to the end before comparing.",
-            True,
-        )
+    cut = not facts.live and bool(s.cancelled or (s.planned or 0) > facts.recorded)
+    if cut:
+        yield _cut_short(s, facts)
+    # That it was stopped says all where nothing came of it: the server and the length of the window are not at fault.
+    if not (cut and (s.window_s is None or s.cancelled == facts.recorded)):
+        if s.ok == 0 and not (facts.live and s.sent == 0):
+            yield _no_success(s, facts)
+        elif s.latency_n < needed(facts.p):
+            yield _too_few(s, facts)
     yield from _client_limited(s, facts)
     if s.dropped:
         yield Problem(
@@ -105,7 +102,7 @@ def _all(s: Summary, facts: Facts) -> Iterator[Problem]:
             False,
         )
     if facts.steadiness is not None and not facts.steadiness.steady:
-        yield _unsteady(facts.steadiness)
+        yield _unsteady(facts.steadiness, facts.closed_loop)
     if s.cache_hit_fraction is not None and s.cache_hit_fraction >= CACHE_WARM:
         yield Problem(
             "cache_warm",
@@ -131,6 +128,17 @@ def _all(s: Summary, facts: Facts) -> Iterator[Problem]:
             "Use Poisson arrivals to judge latency; read throughput here.",
             False,
         )
+
+
+def _cut_short(s: Summary, facts: Facts) -> Problem:
+    never = max((s.planned or 0) - facts.recorded, 0)
+    given_up = f"{plural(s.cancelled, 'request')} under way {'was' if s.cancelled == 1 else 'were'} given up"
+    left = f"{given_up}, {format_count(never)} never begun" if never else given_up
+    nothing = "" if s.window_s is not None else " Its warm-up was not over, so nothing of it counts."
+    if not nothing and not s.ok:
+        nothing = f" None had ended; {format_count(s.output_tokens)} tokens had come." if s.output_tokens else ""
+        nothing = nothing or " None had ended."
+    return Problem("cut_short", f"Cut short: {left}.{nothing}", "Let it run to its end before comparing.", True)
 
 
 def _no_success(s: Summary, facts: Facts) -> Problem:
@@ -192,9 +200,9 @@ def _failures(s: Summary, facts: Facts) -> Problem:
     )
 
 
-def _unsteady(found: Steadiness) -> Problem:
+def _unsteady(found: Steadiness, closed_loop: bool) -> Problem:
     first, last = found.latency_mean_s[0], found.latency_mean_s[-1]
-    if found.backlog_grows:
+    if found.backlog_grows and not closed_loop:  # users who wait for their answers leave no backlog
         return Problem(
             "unsteady",
             f"The backlog grew: mean latency went from {format_seconds(first)} in the first third to "

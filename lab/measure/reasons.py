@@ -54,16 +54,16 @@ def _course(cell: CellResult) -> str:
 
 
 def _shared_steps(levels: Sequence[tuple[str, CellResult]]) -> str:
-    """ "A step ran 1.0 requests on average with one at a time, 3.4 with static batching and 6.2 with …"."""
+    """ "On average 1.0 answers shared a step with one at a time, 3.4 with static batching and 6.2 with …"."""
     means = []
     for label, cell in levels:
-        running = [s.engine_running_mean for s in cell.summaries if s.engine_running_mean is not None]
-        if not running:
+        shared = [s.engine_batch_mean for s in cell.summaries if s.engine_batch_mean is not None]
+        if not shared:
             return ""
-        means.append(f"{sum(running) / len(running):.1f} with {label}")
-    first, *rest = means
-    number, _, label = first.partition(" with ")
-    return f"A step ran {join([f'{number} requests on average with {label}', *rest])}."
+        means.append((f"{sum(shared) / len(shared):.1f}", label))
+    (number, label), *rest = means
+    first = f"{number} answers shared a step with {label}"
+    return f"On average {join([first, *(f'{mean} with {other}' for mean, other in rest)])}."
 
 
 REASONS: dict[str, Callable[[Sequence[tuple[str, CellResult]]], str]] = {

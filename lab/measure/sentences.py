@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lab.measure.doubts import doubts, more_repeats, more_samples
+from lab.measure.formats import QualityOf
 from lab.measure.judgement import TRIVIAL_FRACTION, CellResult, Comparison, Saturation, same, unique
 from lab.measure.phrases import a_delay, delay_us, latency_phrase
 from lab.measure.reasons import why
@@ -33,21 +34,25 @@ def text(
     found: Sequence[Comparison],
     holds: bool | None,
     saturation: Saturation,
+    *,
+    over: bool = False,
+    quality: QualityOf | None = None,
 ) -> str:
-    """The whole verdict."""
-    say = Telling(experiment, judge, saturation)
+    """The whole verdict; `over`: what is not measured now never will be. `quality`: of a level, where levels answer
+    differently; then no speed is told without it and the memory."""
+    say = Telling(experiment, judge, saturation, quality)
     story = _Story(say, found)
     unmeasured = sum(not cell.blocks for cell in cells)
     if not found:
         parts = ["Not decided: no level was measured at the same load as the baseline."]
     elif holds:
         best = story.headline()
-        parts = [story.gain(best), story.why(gained=True), story.cost(besides=best)]
+        parts = [story.gain(best), story.why(gained=True), story.cost(besides=best), story.elsewhere(best)]
     elif holds is False:
         parts = [story.no_gain(), story.why(gained=False), story.cost(besides=None)]
     else:
-        parts = [story.undecided(complete=not unmeasured), story.cost(besides=found[0] if unmeasured else None)]
-    parts.append(doubts(say, found, unmeasured=unmeasured, of=len(cells)))
+        parts = [story.undecided(complete=over or not unmeasured), story.cost(besides=found[0] if unmeasured else None)]
+    parts.append(doubts(say, found, unmeasured=unmeasured, of=len(cells), over=over))
     return " ".join(part for part in parts if part)
 
 
@@ -71,7 +76,7 @@ class _Story:
     def gain(self, best: Comparison) -> str:
         effect = best.effects[self.judge.primary]
         load = f"; mind the {effect.reason}" if effect.reason else ""
-        return f"{self._told(best)}{load}{self.say.saturates(best)}."
+        return f"{self._told(best)}{load}{self.say.price(best)}{self.say.saturates(best)}."
 
     def no_gain(self) -> str:
         top = self._at_highest_load(self.found)
@@ -86,7 +91,7 @@ class _Story:
             name = f"{subject[0].upper()}{subject[1:]} gains nothing here"
         else:
             name = f"No level of {self.judge.factor} pays"
-        return f"{name}: {self._little_to_tell(best) or self._best_of(top, best)}{saturates}."
+        return f"{name}: {self._little_to_tell(best) or self._best_of(top, best)}{self.say.price(best)}{saturates}."
 
     def _told(self, c: Comparison) -> str:
         return f"{self.say.where(c)} {self.say.subject(c.level)} {self.say.does(c.effects[self.judge.primary])}"
@@ -158,6 +163,14 @@ class _Story:
         subject = a_delay(delay) if delay else self.say.subject(chosen.level)
         rate = f"{self.say.does(primary)}, " if primary.metric in TOLD_AT_LOW_LOAD and primary.ratio else ""
         return f"{self.say.where(chosen)} {subject} {rate}{latency_phrase(effects)}{nothing}{untold}."
+
+    def elsewhere(self, told: Comparison) -> str:
+        """The best level at the lowest load, where levels answer differently and it is another than the one told."""
+        low = [c for c in self._at_lowest_load() if c.effects[self.judge.primary].verdict != "not comparable"]
+        if self.say.quality is None or not low or same(low[0].at, told.at):
+            return ""
+        best = self._best(low)
+        return "" if same(best.level, told.level) else f"{self._told(best)}{self.say.price(best)}."
 
     def undecided(self, *, complete: bool) -> str:
         primary = self.judge.primary

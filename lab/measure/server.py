@@ -69,21 +69,24 @@ def server_delta(table: pa.Table, model: str, from_ns: int, to_ns: int) -> Serve
     Uses the last scrape at or before `from_ns` and the first at or after `to_ns`, or the nearest there is inside.
     None when the model was scraped less than twice."""
     scrapes, reasons = _scrapes(table, model)
-    times = sorted(scrapes)
-    if len(times) < 2:
+    # Apart: Triton's own counters and the engine's are read from two places, some milliseconds after each other. And a
+    # reload that both tell of is one reset, a gauge that falls none at all.
+    used = _around({t: own for t, scrape in scrapes.items() if (own := _named(scrape, engine=False))}, from_ns, to_ns)
+    told = _around({t: own for t, scrape in scrapes.items() if (own := _named(scrape, engine=True))}, from_ns, to_ns)
+    if max(len(used), len(told)) < 2:
         return None
-    first = max((t for t in times if t <= from_ns), default=times[0])
-    last = min((t for t in times if t >= to_ns), default=times[-1])
-    used = [scrapes[t] for t in times if first <= t <= last]
-    if len(used) < 2:
-        return None
-    # Apart, so that a reload which both tell of is one reset; and a gauge that falls is none at all.
-    grown, resets = _growth([_named(scrape, engine=False) for scrape in used])
-    written, _ = _growth([_named(scrape, engine=True) for scrape in used])
-    inside = [scrapes[t] for t in times if from_ns <= t <= to_ns] or used
-    engine, unread = engine_figures(inside, written, reasons)
-    found = _interpret(grown, reasons, from_ns=first, to_ns=last, resets=resets)
+    (grown, resets), (written, _) = _growth(list(used.values())), _growth(list(told.values()))
+    inside = [scrape for t, scrape in sorted(scrapes.items()) if from_ns <= t <= to_ns]
+    engine, unread = engine_figures(inside or [scrapes[t] for t in (*used, *told)], written, reasons)
+    found = _interpret(grown, reasons, from_ns=min(used or told), to_ns=max(used or told), resets=resets)
     return replace(found, engine=engine, reasons=found.reasons | unread)
+
+
+def _around(scrapes: Mapping[int, dict[str, float]], from_ns: int, to_ns: int) -> dict[int, dict[str, float]]:
+    """The scrapes from the last one before to the first one after, in order of time."""
+    first = max((t for t in scrapes if t <= from_ns), default=min(scrapes, default=0))
+    last = min((t for t in scrapes if t >= to_ns), default=max(scrapes, default=0))
+    return {t: scrapes[t] for t in sorted(scrapes) if first <= t <= last}
 
 
 def _scrapes(table: pa.Table, model: str) -> tuple[dict[int, dict[str, float]], dict[str, str]]:
@@ -116,7 +119,7 @@ def _growth(scrapes: list[dict[str, float]]) -> tuple[dict[str, float], int]:
     measured from its first reading."""
     grown: dict[str, float] = {}
     resets = 0
-    shown = dict(scrapes[0])
+    shown = dict(scrapes[0]) if scrapes else {}
     for scrape in scrapes[1:]:
         fell = any(value < shown[name] for name, value in scrape.items() if name in shown)
         resets += fell

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lab.measure import sentences
+from lab.measure.formats import QualityOf
 from lab.measure.judgement import CellResult, Saturation, comparisons, holds, same, unique
 from lab.measure.words import join, level_label
 from lab.spec import Experiment, Judge, plain
@@ -28,18 +29,26 @@ class Verdict:
         return dataclasses.asdict(self)
 
 
-def verdict(experiment: Experiment, cells: Sequence[CellResult], saturation: Saturation = ()) -> Verdict:
-    """`cells` may be those measured so far; `saturation` holds the reference runs, one (level of the judged factor,
-    summary) each. InputError when the judge names a metric that is no field of a summary."""
+def verdict(
+    experiment: Experiment,
+    cells: Sequence[CellResult],
+    saturation: Saturation = (),
+    *,
+    over: bool = False,
+    quality: QualityOf | None = None,
+) -> Verdict:
+    """`cells` may be those measured so far, or until the end where the run is `over`; `saturation` holds the reference
+    runs, one (level of the judged factor, summary) each. InputError when the judge names a metric that is no field of
+    a summary."""
     judge = experiment.judge
     if judge is None:
         return Verdict(None, "This experiment judges nothing: it shows figures, and compares no two of them.", [])
-    missing = _nothing_to_compare(judge, cells)
+    missing = _nothing_to_compare(judge, cells, over)
     if missing:
         return Verdict(None, missing, [])
     found = comparisons(experiment, judge, cells)
-    answer = holds(judge, found, saturation, complete=all(cell.blocks for cell in cells))
-    text = sentences.text(experiment, judge, cells, found, answer, saturation)
+    answer = holds(experiment, judge, found, saturation, complete=all(cell.blocks for cell in cells))
+    text = sentences.text(experiment, judge, cells, found, answer, saturation, over=over, quality=quality)
     effects = [
         {"factor": judge.factor, "level": c.level, "at": c.at, **dataclasses.asdict(effect)}
         for c in found
@@ -48,18 +57,22 @@ def verdict(experiment: Experiment, cells: Sequence[CellResult], saturation: Sat
     return Verdict(answer, text, effects)
 
 
-def _nothing_to_compare(judge: Judge, cells: Sequence[CellResult]) -> str:
+def _nothing_to_compare(judge: Judge, cells: Sequence[CellResult], over: bool) -> str:
     """Why there is no comparison at all; "" when there is one to make."""
     levels = unique(plain(cell.factors.get(judge.factor)) for cell in cells if cell.blocks)
     labels = [level_label(judge.factor, level, among=levels) for level in levels]
     baseline = level_label(judge.factor, plain(judge.baseline), among=levels)
     if not levels:
-        return "Nothing was measured yet."
+        return "No cell was measured, so nothing is compared." if over else "Nothing was measured yet."
     if not any(same(level, judge.baseline) for level in levels):
+        if over and any(same(cell.factors.get(judge.factor), judge.baseline) for cell in cells):
+            return f"Not decided: the baseline ({baseline}) was not measured, so there is nothing to compare with."
         return (
             f"Not decided: the baseline ({baseline}) was not measured, so there is nothing to compare "
             f"{join(labels)} with. Add it to the levels of {judge.factor}."
         )
     if len(levels) == 1:
+        if over and len(unique(plain(cell.factors.get(judge.factor)) for cell in cells)) > 1:
+            return f"Not decided: only {baseline} was measured, and nothing to compare it with."
         return f"Not decided: only {baseline} was measured. Add another level of {judge.factor} to compare it with."
     return ""

@@ -33,6 +33,7 @@ METRICS = {
     "decode_tokens_per_s_user": "token rate of one answer",
     "step_mean_s": "mean step",
     "prefill_fraction": "share of time on prompts",
+    "engine_batch_mean": "answers in a step, mean",
     "engine_running_mean": "mean running",
     "engine_waiting_mean": "mean waiting",
 }

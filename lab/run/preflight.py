@@ -8,20 +8,32 @@ does not load, that a download fails) is not known here.
 from __future__ import annotations
 
 import dataclasses
+import json
 
 from lab.errors import InputError, ServerError
 from lab.load import schedule
 from lab.measure.samples import is_compared_by_sample
 from lab.measure.summary import Summary
-from lab.serve import installation, llama_weights, record, repository
-from lab.spec import Cell, Experiment, ModelSpec, Trace, Workload, nearest
+from lab.measure.words import join
+from lab.serve import installation, record, repository, weights
+from lab.spec import Cell, Experiment, ModelSpec, Trace, Workload, nearest, plain
+
+ONLY_FOR = {
+    "sleep_s": ("sleeper",),
+    "prompt_tokens": ("llm",),
+    "output_tokens": ("llm",),
+    "stream": ("llm",),
+}
+"""Fields of a workload that only these families of models can use."""
 
 
 def check(experiment: Experiment, url: str | None = None) -> None:
     """InputError when `experiment` cannot run as it is, ServerError when this machine cannot run a Triton of its own
     and none is given. `url` is somebody else's server, whose models and machine are not looked at."""
     _check_metrics(experiment)
+    _check_objective(experiment)
     for cell in experiment.cells():
+        _check_given(cell)
         _check_workload(cell.workload, url)
         if url is None:
             _check_lengths(cell)
@@ -39,7 +51,7 @@ def check_model(model: ModelSpec) -> None:
     if model.device == "gpu" and installation.gpus() == 0:
         raise InputError(f"model.device gpu of {model.name}: this machine has no NVIDIA GPU; allowed here: cpu")
     if model.family == "llm":
-        llama_weights.check_named(model.weights)
+        weights.check(model)
 
 
 def _check_metrics(experiment: Experiment) -> None:
@@ -53,6 +65,36 @@ def _check_metrics(experiment: Experiment) -> None:
 def _check_workload(workload: Workload, url: str | None) -> None:
     arrival = workload.arrival
     if isinstance(arrival, Trace) or getattr(arrival, "rate_rps", None) is not None:
+def _check_given(cell: Cell) -> None:
+    """A field of the workload that this family of models cannot use would be dropped without a word; one that was left
+    to its default stands for nothing and is passed over."""
+    workload, family = cell.workload, cell.model.family
+    for field, families in ONLY_FOR.items():
+        if field in workload.model_fields_set and family not in families:
+            value = json.dumps(plain(getattr(workload, field)))
+            raise InputError(
+                f"workload.{field} {value} is given for family {family}; only family {join(families)} has it"
+            )
+    if workload.protocol == "openai" and family != "llm":
+        raise InputError(f"workload.protocol openai is given for family {family}; allowed: grpc or http")
+    if workload.served_model is not None and workload.protocol != "openai":
+        raise InputError(
+            f"workload.served_model {json.dumps(workload.served_model)} is given with protocol {workload.protocol}, "
+            "where a model goes by model.name; only protocol openai has it"
+        )
+
+
+def _check_objective(experiment: Experiment) -> None:
+    """Times of tokens as limits on answers that have none: nothing could ever be late."""
+    family = experiment.model.family
+    for field in ("ttft_s", "itl_s"):
+        limit = getattr(experiment.slo, field)
+        if limit is not None and family != "llm":
+            raise InputError(
+                f"slo.{field} {limit:g} is given for family {family}, whose answers have no tokens; allowed: latency_s"
+            )
+
+
         schedule.chunks(arrival, workload.duration_s, workload.seed)  # reads a trace, refuses a rate; draws nothing yet
     elsewhere = url is not None and url.lower().startswith("openai+")
     if workload.protocol == "openai" and not elsewhere:

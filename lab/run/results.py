@@ -23,6 +23,8 @@ from lab.run import formats
 from lab.run.folder import RunFolder
 from lab.spec import ClosedLoop, Experiment, Workload, parse
 
+from lab.run.plan import cell_blocks, level_blocks
+from lab.run.status import ACTIVE
 
 @dataclass(frozen=True)
 class BlockResult:
@@ -45,7 +47,7 @@ def document(folder: RunFolder) -> dict[str, Any]:
     if kept is not None:
         return {**kept, "state": status.state, "message": status.message}
     try:
-        return {**compute(folder, state=status.state), "message": status.message}
+        return {**compute(folder, state=status.state, message=status.message), "message": status.message}
     except (KeyError, TypeError, ValueError, InputError) as error:
         raise FolderError(f"run {folder.run_id!r} is damaged: {type(error).__name__} {error}") from error
 
@@ -59,14 +61,17 @@ def _kept(folder: RunFolder) -> dict[str, Any] | None:
     return kept if kept is not None and {"run", "cells", "verdict", "problems"} <= kept.keys() else None
 
 
-def compute(folder: RunFolder, *, state: str) -> dict[str, Any]:
-    """The same document, computed anew from the records."""
+def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, Any]:
+    """The same document, computed anew from the records. `message`: why the run is in that state."""
     experiment = parse(Experiment, folder.document["experiment"])
     blocks = block_results(folder, experiment)
     events = folder.events()
     told = formats.Told.by(events)
     answers = next((_without_stamp(e) for e in events if e["kind"] == "answers"), None)
-    found = _verdict(experiment, blocks)
+    ended = ending(state, message, _course(experiment, events, blocks))
+    found = _verdict(experiment, blocks, told, over=state not in ACTIVE)
+    if experiment.judge is None and ended:
+        found = replace(found, text="")  # how it ended is all there is to say
     if answers is not None and (differ := _unequal(experiment, answers)):
         found = replace(found, holds=None, text=differ)
     cells = experiment.cells()
@@ -76,6 +81,7 @@ def compute(folder: RunFolder, *, state: str) -> dict[str, Any]:
         "state": state,
         "quick": folder.document["quick"],
         "environment": {
+        "ending": ended,
             **folder.document["environment"],
             "triton": next((e["triton"] for e in events if e["kind"] == "serving"), None),
             "niceness": next((e.get("niceness") for e in events if e["kind"] == "block_start"), None),
@@ -167,7 +173,9 @@ def between(table: pa.Table, from_ns: int, to_ns: int) -> pa.Table:
 
 
 def baseline_saturation(folder: RunFolder, experiment: Experiment) -> float | None:
-    """Throughput in req/s of the judged factor's baseline level under the reference load, once it was measured."""
+    """Requests a second that the judged factor's baseline level answers under the reference load, once it was
+    measured. Those of a language model are counted in tokens, as long answers as it was asked for: few whole ones end
+    in a short window."""
     if experiment.reference is None:
         return None
     baseline = experiment.judge.baseline if experiment.judge else None
@@ -177,7 +185,11 @@ def baseline_saturation(folder: RunFolder, experiment: Experiment) -> float | No
     chosen = next((b for b in measured if factor is None or cells[b.cell].factors[factor] == baseline), None)
     if chosen is None and measured:
         chosen = measured[0]  # the baseline is not among the levels (--set took it out): the first level stands in
-    rate = chosen.summary.throughput_rps if chosen else None
+    rate = None
+    if chosen is not None:
+        rate = chosen.summary.throughput_rps
+        if (tokens := chosen.summary.output_tokens_per_s) is not None:
+            rate = tokens / _mean(cells[chosen.cell].workload.output_tokens)
     if not rate:
         raise RunError("the saturation run answered no request, so no load can be set as a fraction of it")
     return rate
@@ -186,6 +198,10 @@ def baseline_saturation(folder: RunFolder, experiment: Experiment) -> float | No
 def successes(folder: RunFolder) -> int:
     """Requests of the whole run that ended ok."""
     return int(pc.sum(pc.equal(folder.read("requests")["outcome"], OK)).as_py() or 0)
+def _mean(lengths: int | tuple[int, int]) -> float:
+    return lengths if isinstance(lengths, int) else sum(lengths) / 2
+
+
 
 
 def most_common_failure(folder: RunFolder) -> str:
@@ -202,7 +218,23 @@ def most_common_failure(folder: RunFolder) -> str:
     return f"{count} × {OUTCOMES[outcome]}: {detail}"
 
 
-def _verdict(experiment: Experiment, blocks: list[BlockResult]) -> Verdict:
+def _course(experiment: Experiment, events: list[dict[str, Any]], blocks: list[BlockResult]) -> Course:
+    starts = {e["block"]: e for e in events if e["kind"] == "block_start"}
+    ends = {e["block"]: e for e in events if e["kind"] == "block_end"}
+    whole = sum(number in ends and ends[number]["end_ns"] >= start["end_ns"] for number, start in starts.items())
+    first = level_blocks(experiment) if experiment.reference else []
+    latest = starts[max(starts)] if starts else None
+    return Course(
+        planned=len(first) + len(cell_blocks(experiment)),
+        whole=whole,
+        begun=len(starts) > whole,
+        lasted_s=(blocks[-1].window.end_ns - blocks[-1].window.start_ns) / 1e9 if blocks else 0.0,
+        asked_s=(latest["end_ns"] - latest["start_ns"]) / 1e9 if latest else 0.0,
+        answered=sum(block.summary.ok for block in blocks),
+    )
+
+
+def _verdict(experiment: Experiment, blocks: list[BlockResult], told: formats.Told, *, over: bool) -> Verdict:
     cells = experiment.cells()
     grouped = []
     for index, cell in enumerate(cells):
@@ -212,7 +244,7 @@ def _verdict(experiment: Experiment, blocks: list[BlockResult]) -> Verdict:
     saturation = [
         (cells[b.cell].factors.get(factor) if factor else None, b.summary) for b in blocks if b.role == "saturation"
     ]
-    return verdict(experiment, grouped, saturation)
+    return verdict(experiment, grouped, saturation, over=over, quality=formats.quality_of(experiment, told))
 
 
 def _unequal(experiment: Experiment, answers: dict[str, Any]) -> str:

@@ -177,7 +177,7 @@ class _Waiting:
 def _finish(folder: RunFolder, state: str, message: str, report: Report) -> None:
     """Write the end down whatever happens: a summary that cannot be made must not leave a run without a state."""
     try:
-        folder.write_summary(results.compute(folder, state=state))
+        folder.write_summary(results.compute(folder, state=state, message=message))
     except (LabError, OSError) as error:
         report(f"the summary could not be written: {error}")
     finally:

@@ -101,7 +101,9 @@ class Status:
             return self
         if age is not None and self.pid_started is not None and started(self.pid) == self.pid_started:
             return self
-        message = f"process {self.pid} ended while {self.phase}, after {self.heartbeat_utc}; what it wrote is kept"
+        message = (
+            f"its process {self.pid} is gone, last heard of at {self.heartbeat_utc[11:19]} UTC, while {self.phase}"
+        )
         return replace(self, state="interrupted", message=message)
 
 

@@ -1,4 +1,4 @@
-"""A run's document as lines for a terminal: the verdict first, then a table, then what makes it doubtful."""
+"""A run's document as lines for a terminal: its end and the verdict, then a table, then what makes it doubtful."""
 
 from __future__ import annotations
 
@@ -39,10 +39,9 @@ TOKEN_COLUMNS = {
 
 def lines(document: dict[str, Any]) -> list[str]:
     """The whole report; "n/a" where a figure was not measured or is withheld."""
-    why = (
-        f" ({document['message']})" if document.get("message") and document["state"] not in ("done", "running") else ""
-    )
-    out = [f"{document['run']}: {document['state']}{why}"]
+    out = [f"{document['run']}: {document['state']}"]
+    if document.get("ending"):
+        out += ["", document["ending"]]
     if document["verdict"]["text"]:
         out += ["", document["verdict"]["text"]]
     if document["answers"] and (same := all_equal(document["answers"])):
@@ -52,18 +51,14 @@ def lines(document: dict[str, Any]) -> list[str]:
         columns = TOKEN_COLUMNS if generated else COLUMNS
         rows = [["cell", "repeat", *columns]]
         rows += [_row(cell, columns) for cell in document["cells"]]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        out += ["", *("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows)]
+        out += ["", *_aligned(rows)]
     several = format_text.lines(document)
     floors = [] if several else [(_label(cell), cell.get("floor")) for cell in document["cells"]]
     out += several
     out += ["", *(f"{label}: {floor}" for label, floor in floors if floor)] if any(f for _, f in floors) else []
     if document["problems"]:
         out += ["", "What makes it doubtful:"]
-        for problem in document["problems"]:
-            # The figures in the text are those of one block.
-            where = f"{problem['blocks']} blocks, the first: " if problem["blocks"] else ""
-            out.append(f"- {where}{problem['text']} {problem['remedy']}".rstrip())
+        out += [f"- {doubt(problem)} {problem['remedy']}".rstrip() for problem in document["problems"]]
     return out
 
 
@@ -71,6 +66,17 @@ def _row(cell: dict[str, Any], columns: dict[str, str]) -> list[str]:
     summary, label = cell["summary"], _label(cell)
     figures = [format_metric(name, summary[name]) for name in columns.values()]
     return [label, str(cell["repeat"] + 1), *figures]
+def doubt(problem: dict[str, Any]) -> str:
+    """A problem of the document in words, here and on pages: how many blocks have it, and whose figures it names."""
+    return f"{problem['blocks']} blocks, the first: {problem['text']}" if problem["blocks"] else str(problem["text"])
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    """Columns of one width each."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows]
+
+
 
 
 def _label(cell: dict[str, Any]) -> str:

@@ -77,17 +77,19 @@ def cold_dashboard(lab_home: Path, browser: Browser) -> Iterator[Dashboard]:
 
 
 class serving:  # used like a function
-    """`with serving(home) as dashboard`: Streamlit in a process of its own, ended at the end of the block."""
+    """`with serving(home) as dashboard`: Streamlit in a process of its own, ended at the end of the block. `module` is
+    what runs instead of Streamlit, with the same arguments."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, module: str = "streamlit") -> None:
         self.home = home
+        self.module = module
 
     def __enter__(self) -> Dashboard:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         log = self.home / f"streamlit-{port}.log"
-        command = [sys.executable, "-m", "streamlit", "run", "app.py", f"--server.port={port}"]
+        command = [sys.executable, "-m", self.module, "run", "app.py", f"--server.port={port}"]
         with log.open("wb") as output:
             self.process = subprocess.Popen(
                 command,

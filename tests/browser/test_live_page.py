@@ -90,7 +90,7 @@ def test_a_second_browser_stops_the_run_for_both(
     open_live(other, dashboard, feeder.run_id)
     other.get_by_role("button", name="Stop").click(delay=120)
     for view in (other, page):
-        expect(view.get_by_text("The run was stopped")).to_be_visible(timeout=LIMIT_MS)
+        expect(view.get_by_text("Stopped by hand after")).to_be_visible(timeout=LIMIT_MS)
         expect(view.get_by_role("button", name="Stop")).to_have_count(0)
     assert feeder.folder.status().state == "cancelled"
     other_context.close()
@@ -101,7 +101,7 @@ def test_a_killed_runner_shows_as_interrupted(page: Page, dashboard: Dashboard, 
     feeder.process.send_signal(signal.SIGKILL)
     feeder.process.wait()
     # 5 s promised (3 s of silence and a tick), the rest is for a busy machine.
-    expect(page.get_by_text("is gone without a word")).to_be_visible(timeout=10_000)
+    expect(page.get_by_text("Broke off after")).to_be_visible(timeout=10_000)
     expect(page.locator(PLOT)).to_be_visible()
 
 

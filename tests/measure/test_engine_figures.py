@@ -43,6 +43,33 @@ def test_means_of_gauges_and_growth_of_counters(server_table):
     assert (engine.engine_weight_bytes, engine.engine_cache_bytes) == (269e6, 188e6)
 
 
+def test_answers_share_a_step_as_often_as_tokens_come_out_of_it(server_table):
+    """8 answers over 100 steps, then one alone over 100 more: 900 tokens in 200 steps, whatever the gauge shows at the
+    three moments at which it is read, an idle one among them."""
+    table = server_table(
+        {
+            0: counters(0, 0.0, 0.0, running=0, engine_output_tokens=0),
+            500: counters(100, 1.0, 0.0, running=8, engine_output_tokens=800),
+            1000: counters(200, 2.0, 0.0, running=0, engine_output_tokens=900),
+        },
+        "llm",
+    )
+    assert server_delta(table, "llm", 0, 1000 * MS).engine.engine_batch_mean == pytest.approx(4.5)
+
+
+def test_the_engines_counters_are_read_a_moment_after_tritons_own(server_table):
+    """Neither reading stands for the other: both begin with their own last one before the window. 40 answers and 400
+    steps in between; had Triton's begun with the first inside, 35."""
+    at = {}
+    for second, answers in ((0, 0), (1000, 5), (2000, 40), (3000, 45)):
+        at[second] = {"success_count": answers}
+        at[second + 4] = counters(10 * answers, 0.1 * answers, 0.0)
+    delta = server_delta(server_table(at, "llm"), "llm", 500 * MS, 2000 * MS)
+    assert delta.success_count == 40
+    assert delta.engine.step_mean_s == pytest.approx(0.01)
+    assert (delta.from_ns, delta.to_ns) == (0, 2000 * MS)
+
+
 def test_a_gauge_that_falls_is_no_reload(server_table):
     table = server_table({0: counters(1, 1, 1, used=900), 1000: counters(2, 2, 2, used=10)}, "llm")
     assert server_delta(table, "llm", 0, 1000 * MS).resets == 0

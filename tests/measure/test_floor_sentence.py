@@ -17,7 +17,7 @@ def summary(**fields: float | None) -> Summary:
         "engine_weight_bytes": 98.5e6,
         "prompt_tokens_mean": 100.0,
         "output_tokens_mean": 100.0,
-        "engine_running_mean": 1.0,
+        "engine_batch_mean": 1.0,
     }
     return dataclasses.replace(empty, **{**measured, **fields})  # type: ignore[arg-type]
 

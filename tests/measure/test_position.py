@@ -3,6 +3,7 @@
 import pytest
 
 from lab.measure.position import Bucket, along, by_position, memory_held
+from lab.measure.records import Window
 
 MS = 1_000_000
 
@@ -88,3 +89,12 @@ def test_tokens_held_meet_the_nearest_memory(server_table, telemetry_table, wind
     )
     found = memory_held(server, telemetry, "llm", window_of(10_000))
     assert [(held.t_ns // MS, held.tokens, held.memory_bytes) for held in found] == [(0, 0, 500e6), (1000, 500, 512e6)]
+
+
+def test_memory_from_before_the_block_is_of_another_process(server_table, telemetry_table):
+    """Two processes until 900 ms, when the replaced one ended; the block begins at 1,000 with one."""
+    server = server_table({1050: {"engine_cache_tokens_used": 16}}, "llm")
+    readings = [(900, "model:llm", "memory_bytes", 1.3e9), (1400, "model:llm", "memory_bytes", 0.6e9)]
+    window = Window(1000 * MS, 1000 * MS, 5000 * MS)
+    (held,) = memory_held(server, telemetry_table(readings), "llm", window)
+    assert held.memory_bytes == 0.6e9

@@ -302,7 +302,41 @@ def test_a_run_that_was_stopped_is_cut_short(requests_of, window_of):
     summary = summarize(requests_of(rows), window=window_of(510), planned=100, slo=None)
     problem = next(problem for problem in summary.problems if problem.code == "cut_short")
     assert problem.forbids_verdict
-    assert "49 never begun" in problem.text
+    assert problem.text == "Cut short: 1 request under way was given up, 49 never begun."
+    assert "too_few_samples" in codes(summary)
+
+
+def test_users_who_wait_for_their_answers_leave_no_backlog(requests_of, window_of):
+    """Latency rises from third to third: more arrives than is served, unless nobody asks before he was answered."""
+    rows = [row for third, ms in enumerate((5, 7, 9)) for row in even(30, ms, first_ms=300.0 * third)]
+    made = {"window": window_of(900), "planned": None, "slo": None}
+    said = {
+        closed: next(
+            p.text for p in summarize(requests_of(rows), closed_loop=closed, **made).problems if p.code == "unsteady"
+        )
+        for closed in (False, True)
+    }
+    assert said[False].startswith("The backlog grew: ")
+    assert said[True].startswith("Not steady: ")
+
+
+def test_a_block_that_was_stopped_before_an_answer_is_not_called_a_failure(requests_of, window_of):
+    """Nothing is wrong with the server, so there is nothing to fix first."""
+    summary = summarize(requests_of([(0, 0, 300, "cancelled")] * 2), window=window_of(300), planned=None, slo=None)
+    (problem,) = [p for p in summary.problems if p.forbids_verdict]
+    assert (problem.code, problem.text) == (
+        "cut_short",
+        "Cut short: 2 requests under way were given up. None had ended.",
+    )
+    assert "no_success" not in codes(summary)
+
+
+def test_a_block_that_was_stopped_while_it_warmed_up_has_no_window_to_judge(requests_of):
+    rows = [*even(20, 5), (200, 200, 210, "cancelled")]
+    summary = summarize(requests_of(rows), window=Window(0, 500 * MS, 500 * MS), planned=None, slo=None)
+    assert summary.ok == 20
+    assert "Its warm-up was not over, so nothing of it counts." in summary.problems[0].text
+    assert not {"too_few_samples", "no_success"} & codes(summary)
 
 
 def test_another_client_on_the_same_model_is_noticed(requests_of, window_of, server_table):

@@ -155,7 +155,7 @@ BATCHING = Experiment(
         factor=SCHEDULER, baseline="one", primary="goodput_rps", metrics=("goodput_rps", "ttft_p50_s", "itl_mean_s")
     ),
 )
-RUNNING = {"one": 1.0, "static": 3.4, "continuous": 6.2}
+SHARED = {"one": 1.0, "static": 3.4, "continuous": 6.2}
 
 
 def scheduled(load, level, late):
@@ -163,12 +163,12 @@ def scheduled(load, level, late):
     due = np.arange(0, 60, 0.25 if load > 1 else 1.0)
     ttft_s = np.where(np.floor(np.arange(1, len(due) + 1) * late) > np.floor(np.arange(len(due)) * late), 5.0, 0.1)
     blocks = [block(due, ttft_s, lambda k: 0.02, 20, 60) for _ in range(3)]
-    return result({LOAD: load, SCHEDULER: level}, blocks, BATCHING.slo, engine_running_mean=RUNNING[level])
+    return result({LOAD: load, SCHEDULER: level}, blocks, BATCHING.slo, engine_batch_mean=SHARED[level])
 
 
 def test_schedulers_are_told_with_how_many_shared_a_step():
-    cells = [scheduled(0.5, level, 0.0) for level in RUNNING]
-    cells += [scheduled(3.0, level, late) for level, late in zip(RUNNING, (0.75, 0.5, 0.0), strict=True)]
+    cells = [scheduled(0.5, level, 0.0) for level in SHARED]
+    cells += [scheduled(3.0, level, late) for level, late in zip(SHARED, (0.75, 0.5, 0.0), strict=True)]
     found = verdict(BATCHING, cells)
     assert found.holds is True
     assert found.text.startswith(
@@ -176,13 +176,36 @@ def test_schedulers_are_told_with_how_many_shared_a_step():
         "within 1 s to the first token and 100 ms between tokens ("
     )
     assert (
-        "A step ran 1.0 requests on average with one at a time, 3.4 with static batching "
+        "On average 1.0 answers shared a step with one at a time, 3.4 with static batching "
         "and 6.2 with continuous batching." in found.text
     )
 
 
+def test_a_saturated_language_model_is_told_in_tokens_which_a_short_window_holds_many_of():
+    """In 3 s 2 and 7 whole answers end, 3.5×; but 300 and 1,230 tokens came, 4.1×."""
+    summary = scheduled(0.5, "one", 0.0).summaries[0]
+    reference = [
+        (level, dataclasses.replace(summary, window_s=3.0, throughput_rps=answers / 3, output_tokens_per_s=tokens / 3))
+        for level, answers, tokens in (("one", 2, 300), ("static", 5, 900), ("continuous", 7, 1230))
+    ]
+    cells = [scheduled(0.5, level, 0.0) for level in SHARED]
+    cells += [scheduled(3.0, level, late) for level, late in zip(SHARED, (0.75, 0.5, 0.0), strict=True)]
+    text = verdict(BATCHING, cells, reference).text
+    told = "it saturates at 410 tok/s, one request at a time at 100 tok/s (4.1×, measured for 3 s each)"
+    assert told in text
+
+
+def test_a_saturation_with_other_requests_is_not_told():
+    """The reference load asks for answers of 32 tokens, the verdict is about those of 256."""
+    cells = kv_cells()
+    reference = [(cached, cells[cached].summaries[0]) for cached in (False, True)]
+    assert "saturates" not in verdict(KV, cells, reference).text
+    short = [cell for cell in cells if (cell.factors[PROMPT], cell.factors[ANSWER]) == (16, 32)]
+    assert "it saturates at " in verdict(KV, short, reference).text
+
+
 def test_an_objective_that_the_first_token_never_meets():
-    cells = [scheduled(load, level, 1.0) for load in (0.5, 3.0) for level in RUNNING]
+    cells = [scheduled(load, level, 1.0) for load in (0.5, 3.0) for level in SHARED]
     found = verdict(BATCHING, cells)
     assert found.holds is False
     assert found.text.startswith(

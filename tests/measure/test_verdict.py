@@ -108,7 +108,9 @@ def test_batching_that_pays_is_told_with_gain_reason_and_cost():
     assert gain.startswith(
         "At 1,900 req/s (120 % of saturation) batching without a delay serves 2.6× as many requests within 20 ms (2."
     )
-    assert gain.endswith("; it saturates at 4,160 req/s, the unbatched model at 1,600 req/s (2.6×)")
+    assert gain.endswith(
+        "; it saturates at 4,160 req/s, the unbatched model at 1,600 req/s (2.6×, measured for 4 s each)"
+    )
     assert why == "One item costs 0.60 ms of compute alone and 0.10 ms in a batch of 8"
     assert cost.startswith("At 150 req/s (10 % of saturation) a 5 ms delay adds 5.0 ms to p50 (4.")
     assert cost.endswith("and gains nothing.")
@@ -169,7 +171,7 @@ def test_an_objective_below_the_service_time_is_named():
         "The objective is out of reach, nothing is served within 20 ms at any load: "
         "at 60.0 req/s (10 % of saturation) the median is 2"
     )
-    assert "it saturates at 50.0 req/s, the unbatched model at 50.0 req/s (1.00×)" in found.text
+    assert "it saturates at 50.0 req/s, the unbatched model at 50.0 req/s (1.00×, measured for 4 s each)" in found.text
 
 
 def test_nothing_is_to_be_gained_where_all_is_served_already():
@@ -220,6 +222,19 @@ def test_no_judge_no_verdict():
 
 def test_nothing_measured():
     assert verdict(experiment(), []).text == "Nothing was measured yet."
+
+
+def test_nothing_more_will_be_measured_of_a_run_that_is_over():
+    cells = [*low_load(), *(CellResult({LOAD: 1.2, "model.batching": level}, [], []) for level in (OFF, NOW, LATE))]
+    found = verdict(experiment(), cells, over=True)
+    assert found.holds is None
+    assert found.text.startswith("Not decided. At 150 req/s")
+    assert "Only 3 of 6 cells are measured." in found.text
+    assert "yet" not in found.text and "So far" not in found.text
+    nothing = [CellResult(c.factors, [], []) for c in cells]
+    assert verdict(experiment(), nothing, over=True).text == "No cell was measured, so nothing is compared."
+    only = verdict(experiment(), [cells[0], *nothing[1:]], over=True).text
+    assert only == "Not decided: only batching off was measured, and nothing to compare it with."
 
 
 def test_one_level_has_nothing_to_be_compared_with():

@@ -41,7 +41,6 @@ def test_every_shipped_experiment_may_start(name, quick):
             experiment(None, 'factors={"model.device": ["cpu", "gpu"]}'),
             "device gpu of digits: this machine has no NVIDIA GPU",
         ),
-        (experiment({"name": "null", "precision": "bf16"}), "precision bf16 with family null"),
         (
             experiment({"name": "digits", "batching": {"max_batch_size": 1, "max_queue_delay_us": 500}}),
             "max_queue_delay_us 500 with max_batch_size 1",
@@ -66,6 +65,41 @@ def test_what_cannot_work_here_is_refused(refused, words):
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("model", "workload", "words"),
+    [
+        (
+            "digits",
+            {"prompt_tokens": 64},
+            "workload.prompt_tokens 64 is given for family digits; only family llm has it",
+        ),
+        ("embedder", {"output_tokens": [8, 16]}, "workload.output_tokens [8, 16] is given for family embedder"),
+        ("null", {"stream": True}, "workload.stream true is given for family null; only family llm has it"),
+        ("llm", {"sleep_s": [0.01]}, "workload.sleep_s [0.01] is given for family llm; only family sleeper has it"),
+        ("sleeper", {"protocol": "openai"}, "workload.protocol openai is given for family sleeper"),
+        ("llm", {"served_model": "m"}, 'workload.served_model "m" is given with protocol grpc'),
+    ],
+)
+def test_a_field_that_the_family_cannot_use_is_refused_where_it_is_given(model, workload, words):
+    """Even at its default's value: who writes it down expects it to do something."""
+    with pytest.raises(InputError) as caught:
+        preflight.check(experiment({"name": model}, **workload))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("model", ["digits", "embedder", "llm", "sleeper", "null"])
+def test_fields_that_are_left_to_their_defaults_are_no_matter(model):
+    preflight.check(experiment({"name": model}))
+
+
+@pytest.mark.parametrize("field", ["ttft_s", "itl_s"])
+def test_a_limit_on_tokens_is_refused_where_answers_have_none(field):
+    with pytest.raises(
+        InputError, match=rf"slo\.{field} 0\.5 is given for family digits, whose answers have no tokens"
+    ):
+        preflight.check(experiment(None, f"slo.{field}=0.5"))
+
+
 def test_a_request_that_fills_its_slot_to_the_last_token_may_start():
     preflight.check(experiment({"name": "llm", "max_request_tokens": 264}, prompt_tokens=[8, 200], output_tokens=64))
 
@@ -84,6 +118,6 @@ def test_a_machine_that_runs_no_triton_says_what_it_lacks(monkeypatch):
 def test_of_somebody_elses_server_neither_machine_nor_models_are_looked_at(monkeypatch):
     monkeypatch.setattr(installation, "missing", lambda: [("glibc 2.35", "a newer distribution")])
     preflight.check(experiment({"name": "digits", "device": "gpu"}), url="grpc://10.0.0.1:8001")
-    preflight.check(experiment(protocol="openai"), url="OpenAI+http://10.0.0.1:8000/v1")
+    preflight.check(experiment({"name": "llm"}, protocol="openai"), url="OpenAI+http://10.0.0.1:8000/v1")
     with pytest.raises(InputError, match="protocol grpc"):
         preflight.check(experiment(), url="openai+http://10.0.0.1:8000/v1")

@@ -26,10 +26,11 @@ def training(tmp_path, monkeypatch):
 
 
 WRITES = """
-import pathlib, sys
+import pathlib, struct, sys
 out = pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
 out.mkdir(parents=True, exist_ok=True)
-(out / "weights.safetensors").write_text("seed " + sys.argv[sys.argv.index("--seed") + 1])
+header = '{"__metadata__": {"seed": "%s"}}' % sys.argv[sys.argv.index("--seed") + 1]
+(out / "weights.safetensors").write_bytes(struct.pack("<Q", len(header)) + header.encode())
 with (out / "times").open("a") as times:
     times.write("trained\\n")
 """
@@ -43,7 +44,7 @@ def test_digits_are_trained_once_for_each_seed(training):
         weights.prepare(spec)
         assert weights.is_ready(spec)
         place = weights.folder(spec)
-        assert (place / "weights.safetensors").read_text() == f"seed {spec.seed}"
+        assert f'"seed": "{spec.seed}"'.encode() in (place / "weights.safetensors").read_bytes()
         assert (place / "times").read_text() == "trained\n"
 
 

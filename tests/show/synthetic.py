@@ -206,7 +206,7 @@ class Author:
 
     def end(self, state: str, message: str = "") -> RunFolder:
         self.writer.close()
-        self.folder.write_summary(results.compute(self.folder, state=state))
+        self.folder.write_summary(results.compute(self.folder, state=state, message=message))
         self.folder.set_status(state, progress=1.0 if state == "done" else None, message=message)
         self.folder.close()
         return self.folder

@@ -111,16 +111,16 @@ def test_an_answer_is_its_first_token_and_the_rest() -> None:
 
 
 def test_a_token_costs_the_step_over_those_that_share_it() -> None:
-    engine = {"engine_running_mean": 4.0, "step_mean_s": 0.040}
-    cells = [cell(False, 32, 1.0, engine_running_mean=0.5, step_mean_s=0.02), cell(True, 32, 1.0, **engine)]
+    engine = {"engine_batch_mean": 4.0, "step_mean_s": 0.040}
+    cells = [cell(False, 32, 1.0, engine_batch_mean=1.0, step_mean_s=0.02), cell(True, 32, 1.0, **engine)]
     chart = tokens.cost_of_one(grid_of({"cells": cells, "verdict": {}}), (OFF, ON))
-    assert chart.table["answers in a step"] == [1.0, 4.0]  # a step that runs has at least one
+    assert chart.table["answers in a step, mean over steps"] == [1.0, 4.0]
     assert chart.table["cost of a token, ms"] == pytest.approx([20.0, 10.0])
-    assert chart.alt == "With 1.0 answers in a step a token costs 20.0 ms, with 4.0 it costs 10.0 ms."
+    assert chart.alt == "With 1.0 answers in a step on average a token costs 20.0 ms, with 4.0 it costs 10.0 ms."
 
 
 def test_engines_that_count_nothing_are_named() -> None:
-    nothing = {"engine_running_mean": None, "step_mean_s": None}
+    nothing = {"engine_batch_mean": None, "step_mean_s": None}
     cells = [cell(True, 32, 1.0, **nothing)]
     cells[0]["summary"]["notes"]["step_mean_s"] = "the model reports no engine counters"
     chart = tokens.cost_of_one(grid_of({"cells": cells, "verdict": {}}), (ON,))

@@ -18,13 +18,14 @@ from lab.errors import RunError, ServerError
 from lab.run import catalogue, conversation, launch, results
 from lab.run.conversation import Piece
 from lab.run.folder import RunFolder
+from lab.run.text import lines
 from lab.show.ui import flight, listing, machine, reads, trying
 from lab.spec import ModelSpec
-from tests.show.conftest import DONE, FAILED, KV_CACHE, LLM_BATCHING, LLM_LOAD, STOPPED
+from tests.show.conftest import DONE, FAILED, KV_CACHE, LLM_BATCHING, LLM_LOAD, QUANTIZATION, STOPPED
 from tests.show.synthetic import Author, batching_run
 
 PROJECT = Path(__file__).parents[2]
-PAGES = ("start", "batching", "kv_cache", "scheduling", "try_it", "live", "runs", "system")
+PAGES = ("start", "batching", "quantization", "kv_cache", "scheduling", "memory", "try_it", "live", "runs", "system")
 GOING = "20261130-020202-load-goes"
 
 
@@ -94,6 +95,7 @@ def test_a_page_shows_a_run_that_ended(page: str, run: str, full_home: Path) -> 
         ("live", LLM_LOAD),
         ("kv_cache", KV_CACHE),
         ("scheduling", LLM_BATCHING),
+        ("quantization", QUANTIZATION),
     ],
 )
 def test_every_chart_has_a_text_with_a_number_and_a_unit_and_its_data(page: str, run: str, full_home: Path) -> None:
@@ -270,7 +272,7 @@ def test_while_a_run_goes_on_the_button_rests_and_says_why(empty_home: Path) -> 
     app = open_page("start")
     assert app.button(key="start").disabled
     assert "One run measures at a time" in words(app)
-    assert "load on digits" in words(app)
+    assert "Load on digits" in words(app)
 
 
 # --- Dynamic batching -------------------------------------------------------------------------------------------
@@ -350,9 +352,49 @@ def test_the_bet_names_the_objective_that_will_score_it(full_home: Path) -> None
 
 
 def test_a_stopped_run_says_that_it_is_partial(full_home: Path) -> None:
+    """5 blocks of saturation and 2 of the 15 cells; the third was cut."""
     app = open_page("batching", run=STOPPED)
-    assert "Partial: the run was stopped." in app.warning[0].value
+    assert app.warning[0].value == ("Stopped by hand after 7 of 20 blocks; the one that had begun is not compared.")
+    assert "Only 3 of 15 cells are measured" in words(app)
     assert "is not drawn" in words(app) or "ends at" in words(app)
+
+
+def test_a_failed_run_says_after_how_much_and_why(full_home: Path) -> None:
+    said = "Failed after 8 of 20 blocks: the server died while the load ran: signal 9."
+    assert open_page("batching", run=FAILED).warning[0].value == said
+    assert open_page("live", run=FAILED).error[0].value == said
+
+
+def test_the_page_and_the_terminal_doubt_in_the_same_words(full_home: Path, document: dict[str, Any]) -> None:
+    """A problem that several blocks have is told with the figures of the first, and says so."""
+    told = [line.removeprefix("- ") for line in lines(document) if line.startswith("- ")]
+    shown = [m.value for m in open_page("batching", run=DONE).markdown if m.value.startswith("- ")]
+    assert [text.removeprefix("- ").replace(" *", " ").removesuffix("*") for text in shown] == told
+    assert any("blocks, the first: " in text for text in shown)
+
+
+def test_a_run_that_is_over_is_shown_whole(full_home: Path) -> None:
+    (drawn,) = charts(open_page("live", run=DONE))
+    begin, end = drawn["figure"]["layout"]["xaxis"]["range"]
+    assert (begin, end > 60) == (0, True)  # 5 + 30 blocks of 1.5 and 2 s
+    (drawn,) = charts(open_page("live", run=DONE, w_over="30 s"))
+    assert drawn["figure"]["layout"]["xaxis"]["range"][0] == pytest.approx(end - 30)
+
+
+@pytest.mark.parametrize(
+    ("run", "title"),
+    [(KV_CACHE, "KV cache on llm"), (LLM_BATCHING, "Continuous batching on llm"), (LLM_LOAD, "llm under load")],
+)
+def test_a_run_goes_by_its_experiments_own_title(run: str, title: str, full_home: Path) -> None:
+    assert open_page("live", run=run).title[0].value == title
+
+
+def test_a_run_of_an_experiment_without_a_title_goes_by_its_id(full_home: Path) -> None:
+    path = full_home / "runs" / KV_CACHE / "run.json"
+    document = json.loads(path.read_text())
+    del document["experiment"]["title"]
+    path.write_text(json.dumps(document))
+    assert open_page("live", run=KV_CACHE).title[0].value == "Kv cache on llm"
 
 
 def test_a_withheld_figure_is_a_card_with_a_reason(full_home: Path) -> None:
@@ -466,6 +508,25 @@ def test_the_switcher_scores_the_same_answer_anew(empty_home: Path, model: list[
         between[tool] = app.metric[1].value
     assert between == {"lab": "33.3 ms", "AIPerf": "22.2 ms", "LLMPerf": "100 ms"}
     assert len(model) == 2  # asked once
+
+
+@pytest.mark.parametrize(
+    ("prompt", "why"),
+    [
+        ("", "There is no prompt yet"),
+        (" \n ", "There is no prompt yet"),
+        ("x" * 4001, "has 4,001 characters; allowed: 4,000"),
+    ],
+)
+def test_a_prompt_that_cannot_be_asked_says_why(
+    prompt: str, why: str, empty_home: Path, model: list[dict[str, Any]]
+) -> None:
+    app = open_page("try_it")
+    app.text_area(key="t_prompt").set_value(prompt).run()
+    assert app.button(key="write").disabled
+    assert why in words(app)
+    app.text_area(key="t_prompt").set_value("x" * 4000).run()
+    assert not app.button(key="write").disabled
 
 
 def test_why_nothing_can_be_written_is_said(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -614,7 +675,7 @@ def test_an_experiment_offers_no_change_by_hand(full_home: Path) -> None:
 def test_an_interrupted_run_says_so_and_offers_no_stop(empty_home: Path) -> None:
     interrupted_run()
     app = open_page("live", run=GOING)
-    assert "process of this run is gone" in app.warning[0].value
+    assert app.warning[0].value.startswith("Broke off before anything was measured: its process ")
     assert "stop" not in [button.key for button in app.button]
 
 
@@ -628,7 +689,7 @@ def test_from_a_run_that_ended_another_load_can_be_started(full_home: Path) -> N
 
 def test_a_failed_run_names_the_cause(full_home: Path) -> None:
     app = open_page("live", run=FAILED)
-    assert "The run failed: the server died while the load ran: signal 9" in app.error[0].value
+    assert "the server died while the load ran: signal 9" in app.error[0].value
 
 
 def test_the_menu_leads_to_the_run_that_goes_on(empty_home: Path) -> None:
@@ -655,7 +716,7 @@ def test_runs_are_found_by_words_and_state(full_home: Path) -> None:
 
 
 def test_the_search_minds_no_capitals() -> None:
-    line = reads.RunLine("20261130-020202-x", "done", "", "Batching", "Digits", 1, False, "")
+    line = reads.RunLine("20261130-020202-x", "done", "", "batching", "Batching", "Digits", 1, False, "")
     assert listing.matching([line], "bATCHING digits", None) == [line]
     assert listing.matching([line], "embedder", None) == []
 

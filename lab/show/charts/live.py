@@ -37,17 +37,20 @@ def recorder(
     window_s: int | None,
     log: bool,
     view: str,
+    over: bool = False,
     unfinished_s: int = 0,
 ) -> Chart:
     """`series` holds one value a second (lab.run.live); `memory_mib` the same by subject; `events` are (second,
     number, label); `limits` are those of the objective (latency_s, ttft_s, itl_s). The last `unfinished_s` seconds are
     left out: they are not over, or their records are still being written, so they would show a fall that is none.
     `window_s` shows the last seconds only (None: all). `view` names the run and the settings of the view: while it
-    stays the same, the browser keeps the viewer's zoom."""
+    stays the same, the browser keeps the viewer's zoom. `over`: nothing more will come."""
     title = "Live"
     t = np.asarray(series.get("t_s", ()), dtype=np.float32)
     if len(t) == 0:
-        return nothing_to_draw(title, "no request has finished yet", height=420)
+        return nothing_to_draw(
+            title, "no request finished before the run ended" if over else "no request has finished yet", height=420
+        )
     t = t[: max(1, len(t) - unfinished_s)]
     newest = float(t[-1]) + 1
     oldest = max(0.0, newest - window_s) if window_s else 0.0

@@ -24,12 +24,13 @@ def held(by_level: Mapping[str, Sequence[Held]], baseline: str, bytes_per_token:
     title = "Memory against tokens held"
     table: dict[str, list[Any]] = {"level": [], "most tokens held": [], "memory, MiB": []}
     traces: list[dict[str, Any]] = []
-    takeaways, drawn = [], [0.0]
+    takeaways, drawn, notes = [], [0.0], []
     styles = iter(theme.STYLES)
     for level, readings in by_level.items():
         style = theme.BASELINE if level == baseline else next(styles)
         points = _thinned(readings)
         if not points:
+            notes.append(f"{level} is not drawn: its engine told of no tokens that it holds")
             continue
         x, y = zip(*points, strict=True)
         for tokens, mib in points:
@@ -58,7 +59,9 @@ def held(by_level: Mapping[str, Sequence[Held]], baseline: str, bytes_per_token:
         yaxis=theme.axis("memory of the model's process, MiB", rangemode="normal"),
     )
     each = f"; a token is {format_bytes(bytes_per_token)} by the model's config" if bytes_per_token else ""
-    return Chart(title, {"data": traces, "layout": layout}, f"Memory {', '.join(takeaways)}{each}.", table)
+    return Chart(
+        title, {"data": traces, "layout": layout}, f"Memory {', '.join(takeaways)}{each}.", table, tuple(notes)
+    )
 
 
 def ledger(rows: Sequence[Row], level: str, why_not: str = "") -> Chart:

@@ -54,10 +54,11 @@ def along_the_answer(by_level: Mapping[str, Sequence[Bucket]], baseline: str, at
 
 
 def cost_of_one(grid: Grid, levels: tuple[str, ...]) -> Chart:
-    """What one token costs (y, ms of the engine's steps) by how many answers share a step on average (x), a point a
-    cell: the reason why sharing pays. From the engine's own counters."""
+    """What one token costs (y, ms of the engine's steps) by how many answers share a step, averaged over its steps (x),
+    a point a cell: the reason why sharing pays. From the engine's own counters."""
     title = "What one token costs when answers share a step"
-    table: dict[str, list[Any]] = {"level": [], "load": [], "answers in a step": [], "cost of a token, ms": []}
+    answers, cost = "answers in a step, mean over steps", "cost of a token, ms"
+    table: dict[str, list[Any]] = {"level": [], "load": [], answers: [], cost: []}
     traces, notes = [], []
     styles = iter(theme.STYLES)
     for level in levels:
@@ -65,12 +66,12 @@ def cost_of_one(grid: Grid, levels: tuple[str, ...]) -> Chart:
         points = []
         for load in grid.loads:
             summaries = grid.at(level, load)
-            shared, step_s = middle(summaries, "engine_running_mean"), middle(summaries, "step_mean_s")
+            shared, step_s = middle(summaries, "engine_batch_mean"), middle(summaries, "step_mean_s")
             if shared and step_s is not None:
-                points.append((max(1.0, shared), step_s / max(1.0, shared) * 1e3, load))
+                points.append((shared, step_s / shared * 1e3, load))
                 append(table, level, load, *points[-1][:2])
             elif summaries:
-                reason = why_missing(summaries, "step_mean_s" if step_s is None else "engine_running_mean")
+                reason = why_missing(summaries, "step_mean_s" if step_s is None else "engine_batch_mean")
                 notes.append(f"{level} at {load} is not drawn: {reason or 'its engine counted nothing'}")
         if points:
             x, y, text = zip(*points, strict=True)
@@ -83,12 +84,12 @@ def cost_of_one(grid: Grid, levels: tuple[str, ...]) -> Chart:
         showlegend=True,
         legend=theme.legend(),
         margin={"l": 64, "r": 24, "t": 40, "b": 52},
-        xaxis=theme.axis("answers that share a step, mean", range=[0, 1.08 * max(table["answers in a step"])]),
+        xaxis=theme.axis(answers, range=[0, 1.08 * max(table[answers])]),
         yaxis=theme.axis("cost of one token, ms"),
     )
     cells = list(zip(*(list(table.values())[2:]), strict=True))
     (few, dear), (many, cheap) = min(cells), max(cells)
-    alt = f"With {few:.1f} answers in a step a token costs {format_seconds(dear / 1e3)}"
+    alt = f"With {few:.1f} answers in a step on average a token costs {format_seconds(dear / 1e3)}"
     alt += f", with {many:.1f} it costs {format_seconds(cheap / 1e3)}." if many > few else "."
     return Chart(title, {"data": traces, "layout": layout}, alt, table, tuple(notes))
 

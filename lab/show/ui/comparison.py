@@ -13,7 +13,7 @@ import streamlit as st
 from lab.measure.answers import all_equal
 from lab.measure.words import NOT_MEASURED, format_metric, metric_label
 from lab.run.folder import RunFolder
-from lab.run.status import Status
+from lab.run.text import doubt
 from lab.show import bets
 from lab.show.charts import levels
 from lab.show.charts.figure import Chart
@@ -69,8 +69,10 @@ def page(topic: Topic) -> None:
     if status.active:
         _waiting(folder)
         return
-    _partial(status)
-    seen = _happened(topic, folder, reads.document(folder), prediction)
+    document = reads.document(folder)
+    if status.state != "done":
+        st.warning(why_ended(status, document), icon=":material/incomplete_circle:")
+    seen = _happened(topic, folder, document, prediction)
     if seen is not None:
         st.subheader("Why")
         _why(topic, seen)
@@ -101,23 +103,12 @@ def _waiting(folder: RunFolder) -> None:
     tick()
 
 
-def _partial(status: Status) -> None:
-    """Say so when the figures below are not those of a whole run."""
-    if status.state == "done":
-        return
-    st.warning(
-        f"Partial: {why_ended(status)}. Below is what it had measured.",
-        icon=":material/incomplete_circle:",
-    )
-
-
 def _happened(topic: Topic, folder: RunFolder, document: dict[str, Any], bet: tuple[str | None, str]) -> Seen | None:
     """Headline, score, figures and charts; what they show, None when nothing was measured."""
     judge = folder.document["experiment"]["judge"]
     grid = Grid.of(document, judge["factor"], judge["baseline"])
     _headline(document)
     if not grid.levels:
-        st.info("No cell was measured before the run ended.", icon=":material/info:")
         return None
     comparable = grid.comparable(document, judge["primary"])
     decides = grid.highest(comparable or grid.loads)  # where a comparison may say something; the bet is scored there
@@ -197,8 +188,7 @@ def _why(topic: Topic, seen: Seen) -> None:
     if doubts:
         with st.expander(f"What makes these figures doubtful ({len(doubts)})", icon=":material/report:"):
             for problem in doubts:
-                where = f" (blocks: {problem['blocks']})" if problem["blocks"] else ""
-                st.markdown(f"- {problem['text'].rstrip('.')}{where}. *{problem['remedy']}*")
+                st.markdown(f"- {doubt(problem)}{f' *{remedy}*' if (remedy := problem['remedy']) else ''}")
 
 
 def _two_by_two(charts: Sequence[Chart], key: str) -> None:

@@ -20,8 +20,8 @@ from lab.run.status import Status
 from lab.show.charts.live import recorder
 from lab.show.ui import chart, controls, reads, runs
 from lab.show.ui.cards import Card, cards
-from lab.show.ui.words import badge, told, why_ended
-from lab.spec import FAMILIES, Batching, ModelSpec
+from lab.show.ui.words import badge, title_of, told, why_ended
+from lab.spec import FAMILIES, Batching, ModelSpec, Slo, parse
 
 TICK_S = 2.0
 """A tick costs the browser 0.1 to 0.2 s of a core, and a core that draws serves nobody: ticking twice as often shows no
@@ -68,21 +68,27 @@ def header(folder: RunFolder, status: Status) -> None:
         st.info("The run is over. This is what it recorded.", icon=":material/check_circle:")
     else:
         tell = st.error if status.state == "failed" else st.warning
-        said = why_ended(status)
-        tell(f"{said[0].upper()}{said[1:]}. What it recorded until then is kept.", icon=":material/incomplete_circle:")
+        with told():
+            tell(why_ended(status, reads.document(folder)), icon=":material/incomplete_circle:")
 
 
-def view_settings() -> tuple[int | None, bool, bool]:
-    """(seconds shown, latency on a log axis, paused): widgets, so that a reload and a copied link keep them."""
+def view_settings(*, active: bool) -> tuple[int | None, bool, bool]:
+    """(seconds shown, latency on a log axis, paused): widgets, so that a reload and a copied link keep them. A run that
+    is over is shown whole unless its viewer chose otherwise: what it ended with may be as good as nothing."""
     window, scale, pause = st.columns([3, 3, 2], vertical_alignment="bottom")
     shown = window.segmented_control(
-        "Window", list(WINDOWS), default="60 s", required=True, key="w", bind="query-params"
+        "Window",
+        list(WINDOWS),
+        default="60 s" if active else "all",
+        required=True,
+        key="w" if active else "w_over",
+        bind="query-params",
     )
     log = scale.segmented_control(
         "Latency axis", ["log", "linear"], default="log", required=True, key="scale", bind="query-params"
     )
-    paused = pause.toggle("Pause view", key="pause", help="Freezes the drawing, not the run")
-    return WINDOWS[shown or "60 s"], log != "linear", paused
+    paused = active and pause.toggle("Pause view", key="pause", help="Freezes the drawing, not the run")
+    return WINDOWS[shown or "all"], log != "linear", paused
 
 
 def panel(folder: RunFolder, window_s: int | None, log: bool, paused: bool) -> None:
@@ -127,6 +133,7 @@ def panel(folder: RunFolder, window_s: int | None, log: bool, paused: bool) -> N
         )
         chart.show(drawn, key="recorder", heading=False)
 
+            over=not view.status.active,
     tick()
 
 
@@ -217,9 +224,7 @@ def _what(folder: RunFolder) -> str:
     document = folder.document
     experiment = document["experiment"]
     name = experiment["model"]["name"]
-    if len(document["cells"]) == 1:
-        return f"{name} under load"
-    return f"{experiment['id'].replace('_', ' ').capitalize()} on {name}"
+    return f"{name} under load" if experiment["id"] == "load" else f"{title_of(experiment)} on {name}"
 
 
 def _stop(run_id: str) -> None:

@@ -19,6 +19,7 @@ from lab.run.live import Live, LiveView
 from lab.run.status import ACTIVE
 from lab.serve import doctor, installation, record, weights
 from lab.show import pooled
+from lab.show.ui.words import title_of
 from lab.spec import Experiment, ModelSpec
 
 
@@ -30,6 +31,7 @@ class RunLine:
     state: str
     created_utc: str
     experiment: str
+    title: str
     model: str
     cells: int
     quick: bool
@@ -41,10 +43,10 @@ class RunLine:
 
     @property
     def what(self) -> str:
-        """ "batching on digits, quick", or why nothing more is known."""
+        """ "KV cache on llm, quick", or why nothing more is known."""
         if not self.experiment:
             return self.message or "unreadable"
-        return f"{self.experiment.replace('_', ' ')} on {self.model}{', quick' if self.quick else ''}"
+        return f"{self.title} on {self.model}{', quick' if self.quick else ''}"
 
 
 @st.cache_data(ttl=2.0, show_spinner=False)
@@ -56,7 +58,7 @@ def run_lines() -> list[RunLine]:
             lines.append(_line(info))
         except (AttributeError, TypeError):  # JSON, but no run: one such folder must not hide the others
             message = "run.json: damaged: holds no experiment"
-            lines.append(RunLine(info.run_id, "damaged", info.created_utc, "", "", 0, False, message))
+            lines.append(RunLine(info.run_id, "damaged", info.created_utc, "", "", "", 0, False, message))
     return lines
 
 
@@ -67,6 +69,7 @@ def _line(info: RunInfo) -> RunLine:
         info.state,
         info.created_utc,
         str(experiment.get("id", "")),
+        title_of(experiment) if "id" in experiment else "",
         str(experiment.get("model", {}).get("name", "")),
         len(info.document.get("cells", ())),
         bool(info.document.get("quick")),

@@ -14,7 +14,7 @@ import streamlit as st
 from lab.errors import LabError
 from lab.measure.definitions import FIGURES, WHY, rescore
 from lab.measure.formats import format_label, is_baseline
-from lab.measure.words import format_metric, level_label
+from lab.measure.words import format_metric, level_label, plural
 from lab.run import conversation
 from lab.run.conversation import Piece
 from lab.show.answer import Answer
@@ -24,6 +24,7 @@ from lab.show.ui.cards import Card, cards
 from lab.spec import ModelSpec
 
 REDRAW_S = 0.05
+LONGEST_PROMPT = 4_000
 PROMPT = "Why is the sky blue? Answer in three sentences."
 LABELS = {
     "ttft_mean_s": "To the first token",
@@ -52,7 +53,8 @@ class Asked:
 
 def ask() -> Asked | None:
     """The form; what was asked for when its button was pressed just now, else None."""
-    prompt = st.text_area("Prompt", PROMPT, key="t_prompt", height=110, max_chars=4000)
+    # Without max_chars: the browser would drop a longer paste and say nothing.
+    prompt = st.text_area("Prompt", PROMPT, key="t_prompt", height=110)
     left, right = st.columns(2, gap="medium", vertical_alignment="bottom")
     kv_cache = left.toggle(
         "KV cache", value=True, key="t_cache", bind="query-params", help="Reloads the model when it changes"
@@ -79,7 +81,7 @@ def ask() -> Asked | None:
         key="t_format",
         bind="query-params",
     )
-    reason = conversation.why_not(model)
+    reason = _cannot_be_asked(prompt, model) or conversation.why_not(model)
     if reason is not None:
         st.caption(f":material/info: {reason}")
     pressed = st.button(
@@ -87,10 +89,22 @@ def ask() -> Asked | None:
         type="primary",
         icon=":material/edit:",
         key="write",
-        disabled=reason is not None or not prompt.strip(),
+        disabled=reason is not None,
         width="stretch",
     )
     return Asked(prompt, model, max_tokens, temperature) if pressed else None
+
+
+def _cannot_be_asked(prompt: str, model: ModelSpec) -> str | None:
+    """Why; None when it can be. How many tokens fit beside the answer, the engine says itself."""
+    if not prompt.strip():
+        return "There is no prompt yet. Write one above, then press Tab."
+    if len(prompt) > LONGEST_PROMPT:
+        return (
+            f"The prompt has {len(prompt):,} characters; allowed: {LONGEST_PROMPT:,}. Shorten it: prompt and answer "
+            f"have {model.max_request_tokens:,} tokens together."
+        )
+    return None
 
 
 def write(asked: Asked) -> None:
@@ -146,7 +160,7 @@ def read(answer: Answer) -> None:
     ended = {"stop": "It ended by itself", "length": "It reached the longest allowed"}
     why = ended.get(answer.finish_reason or "", "It was stopped")
     prompt = "" if answer.prompt_tokens is None else f" after a prompt of {answer.prompt_tokens}"
-    st.caption(f"{why}: {answer.tokens} tokens{prompt}, {answer.label}.")
+    st.caption(f"{why}: {plural(answer.tokens, 'token')}{prompt}, {answer.label}.")
 
 
 def figures(answer: Answer) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 import streamlit as st
 
@@ -52,15 +52,16 @@ def when(created_utc: str) -> str:
         return created_utc
 
 
-def why_ended(status: Status) -> str:
-    """Why a run is not done, as the end of a sentence."""
-    if status.state == "interrupted":
-        return "the process of this run is gone without a word"
-    word = {"failed": "the run failed", "cancelled": "the run was stopped"}.get(
-        status.state, f"the run is {status.state}"
-    )
-    said = status.message.strip().rstrip(".")
-    return f"{word}: {said}" if said and said != "stopped by the user" else word
+def title_of(experiment: Mapping[str, Any]) -> str:
+    """What an experiment is called, from a run's document; "Load" for a load on one model."""
+    return str(experiment.get("title") or experiment["id"].replace("_", " ").capitalize())
+
+
+def why_ended(status: Status, document: Mapping[str, Any]) -> str:
+    """How a run ended that is not done, in sentences: what its document says, or for one that an older version wrote,
+    its last word."""
+    said = str(document.get("ending") or status.message or f"The run is {state_word(status.state)}").rstrip(".")
+    return f"{said[0].upper()}{said[1:]}."
 
 
 @contextmanager

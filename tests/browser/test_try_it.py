@@ -1,0 +1,79 @@
+"""What only a browser can show of "Try it": text that grows, a Stop that ends the model's work, any kind of prompt."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.conftest import LIMIT_MS, Dashboard, serving, wait_for
+
+ANSWER = ".lab-answer"
+
+
+@pytest.fixture(scope="module")
+def writer(lab_home: Path, browser: Browser) -> Iterator[Dashboard]:
+    with serving(lab_home, "tests.browser.with_a_writer") as found:
+        yield found
+
+
+def heard(lab_home: Path) -> list[str]:
+    log = lab_home / "writer.log"
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def words(page: Page) -> int:
+    """How many words stand in the answer; they are w1 w2 … in order."""
+    found = re.findall(r"w\d+", page.locator(ANSWER).first.inner_text())
+    assert found == [f"w{n}" for n in range(1, len(found) + 1)]
+    return len(found)
+
+
+def test_a_stop_keeps_the_text_and_ends_the_model_and_it_writes_again(
+    page: Page, writer: Dashboard, lab_home: Path
+) -> None:
+    page.goto(writer.page("try_it"))
+    for turn in (1, 2):
+        write = page.get_by_role("button", name="Write")
+        expect(write).to_be_enabled(timeout=LIMIT_MS)
+        write.click(delay=120)
+        page.wait_for_function(f"() => document.querySelector('{ANSWER}')?.innerText.includes('w5')")
+        seen = words(page)
+        page.get_by_role("button", name="Stop", exact=True).click(delay=120)
+        expect(page.get_by_text(re.compile(r"It was stopped: \d+ tokens"))).to_be_visible(timeout=LIMIT_MS)
+        expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
+        kept = words(page)
+        assert seen <= kept < 100  # of 300: it was not written to its end
+        wait_for(lambda turn=turn: heard(lab_home).count("let go") == turn, "the model to be let go")
+        expect(page.get_by_text(f"It was stopped: {kept} tokens")).to_be_visible()
+        expect(page.locator(ANSWER)).to_have_count(1)
+    expect(page.get_by_role("heading", name="When each token came")).to_be_visible()
+
+
+def test_a_prompt_that_is_emptied_or_too_long_says_why_it_cannot_be_asked(page: Page, writer: Dashboard) -> None:
+    page.goto(writer.page("try_it"))
+    prompt, write = page.get_by_role("textbox", name="Prompt"), page.get_by_role("button", name="Write")
+    expect(write).to_be_enabled(timeout=LIMIT_MS)
+    prompt.fill("")
+    prompt.press("Tab")
+    expect(page.get_by_text("There is no prompt yet")).to_be_visible(timeout=LIMIT_MS)
+    expect(write).to_be_disabled()
+    prompt.fill("why " * 1500)  # as a paste: all at once
+    prompt.press("Tab")
+    expect(page.get_by_text("The prompt has 6,000 characters; allowed: 4,000")).to_be_visible(timeout=LIMIT_MS)
+    expect(write).to_be_disabled()
+    prompt.fill("Why?")
+    prompt.press("Tab")
+    expect(write).to_be_enabled(timeout=LIMIT_MS)
+
+
+def test_a_prompt_that_was_just_typed_is_the_one_that_is_asked(page: Page, writer: Dashboard, lab_home: Path) -> None:
+    """The click on the button takes the focus from the text, which is when the text is sent."""
+    page.goto(writer.page("try_it"))
+    expect(page.get_by_role("button", name="Write")).to_be_enabled(timeout=LIMIT_MS)
+    page.get_by_role("textbox", name="Prompt").fill("Typed a moment ago")
+    page.get_by_role("button", name="Write").click(delay=120)
+    wait_for(lambda: "asked Typed a moment ago" in heard(lab_home), "the new prompt to be asked")
+    page.get_by_role("button", name="Stop", exact=True).click(delay=120)
+    expect(page.get_by_text(re.compile(r"It was stopped: \d+ token"))).to_be_visible(timeout=LIMIT_MS)
