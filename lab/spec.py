@@ -365,10 +365,12 @@ class Experiment(Value):
     to the levels to try; every path and level is checked when the value is built, so a bad file fails on import.
     A level of the factor "model" or "workload" sets several fields at a time and leaves the others as they are:
     {"precision": "int4", "quantizer": "gptq"}.
+    `title` is what pages and lists call it; the words of its id unless given.
     `quick` maps paths of this experiment to the values that `--quick` sets, one after the other; they are checked
     then too."""
 
     id: Name
+    title: str = ""
     question: str
     hypothesis: str
     model: ModelSpec
@@ -390,12 +392,10 @@ class Experiment(Value):
             if not isinstance(levels, list | tuple):
                 raise ValueError(f"factor {path} is {levels!r}; allowed: a list of levels")
         return {path: tuple(plain(level) for level in levels) for path, levels in factors.items()}
-    `title` is what pages and lists call it; the words of its id unless given.
 
     @model_validator(mode="after")
     def _consistent(self) -> Experiment:
         for path, levels in self.factors.items():
-    title: str = ""
             if not levels:
                 raise ValueError(f"factor {path} has no levels; allowed: one or more")
             twice = next((level for n, level in enumerate(levels) if level in levels[:n]), None)

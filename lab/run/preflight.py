@@ -62,9 +62,6 @@ def _check_metrics(experiment: Experiment) -> None:
             raise InputError(f"judge metric {metric!r}: no summary has such a figure{nearest(metric, figures)}")
 
 
-def _check_workload(workload: Workload, url: str | None) -> None:
-    arrival = workload.arrival
-    if isinstance(arrival, Trace) or getattr(arrival, "rate_rps", None) is not None:
 def _check_given(cell: Cell) -> None:
     """A field of the workload that this family of models cannot use would be dropped without a word; one that was left
     to its default stands for nothing and is passed over."""
@@ -95,6 +92,9 @@ def _check_objective(experiment: Experiment) -> None:
             )
 
 
+def _check_workload(workload: Workload, url: str | None) -> None:
+    arrival = workload.arrival
+    if isinstance(arrival, Trace) or getattr(arrival, "rate_rps", None) is not None:
         schedule.chunks(arrival, workload.duration_s, workload.seed)  # reads a trace, refuses a rate; draws nothing yet
     elsewhere = url is not None and url.lower().startswith("openai+")
     if workload.protocol == "openai" and not elsewhere:

@@ -21,10 +21,10 @@ from lab.measure.summary import Summary, summarize
 from lab.measure.verdict import CellResult, Verdict, verdict
 from lab.run import formats
 from lab.run.folder import RunFolder
-from lab.spec import ClosedLoop, Experiment, Workload, parse
-
 from lab.run.plan import cell_blocks, level_blocks
 from lab.run.status import ACTIVE
+from lab.spec import ClosedLoop, Experiment, Workload, parse
+
 
 @dataclass(frozen=True)
 class BlockResult:
@@ -79,9 +79,9 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
         "run": folder.document["run"],
         "experiment": experiment.id,
         "state": state,
+        "ending": ended,
         "quick": folder.document["quick"],
         "environment": {
-        "ending": ended,
             **folder.document["environment"],
             "triton": next((e["triton"] for e in events if e["kind"] == "serving"), None),
             "niceness": next((e.get("niceness") for e in events if e["kind"] == "block_start"), None),
@@ -195,13 +195,13 @@ def baseline_saturation(folder: RunFolder, experiment: Experiment) -> float | No
     return rate
 
 
-def successes(folder: RunFolder) -> int:
-    """Requests of the whole run that ended ok."""
-    return int(pc.sum(pc.equal(folder.read("requests")["outcome"], OK)).as_py() or 0)
 def _mean(lengths: int | tuple[int, int]) -> float:
     return lengths if isinstance(lengths, int) else sum(lengths) / 2
 
 
+def successes(folder: RunFolder) -> int:
+    """Requests of the whole run that ended ok."""
+    return int(pc.sum(pc.equal(folder.read("requests")["outcome"], OK)).as_py() or 0)
 
 
 def most_common_failure(folder: RunFolder) -> str:

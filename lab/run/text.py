@@ -62,10 +62,6 @@ def lines(document: dict[str, Any]) -> list[str]:
     return out
 
 
-def _row(cell: dict[str, Any], columns: dict[str, str]) -> list[str]:
-    summary, label = cell["summary"], _label(cell)
-    figures = [format_metric(name, summary[name]) for name in columns.values()]
-    return [label, str(cell["repeat"] + 1), *figures]
 def doubt(problem: dict[str, Any]) -> str:
     """A problem of the document in words, here and on pages: how many blocks have it, and whose figures it names."""
     return f"{problem['blocks']} blocks, the first: {problem['text']}" if problem["blocks"] else str(problem["text"])
@@ -77,6 +73,10 @@ def _aligned(rows: list[list[str]]) -> list[str]:
     return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows]
 
 
+def _row(cell: dict[str, Any], columns: dict[str, str]) -> list[str]:
+    summary, label = cell["summary"], _label(cell)
+    figures = [format_metric(name, summary[name]) for name in columns.values()]
+    return [label, str(cell["repeat"] + 1), *figures]
 
 
 def _label(cell: dict[str, Any]) -> str:

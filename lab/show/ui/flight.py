@@ -128,12 +128,12 @@ def panel(folder: RunFolder, window_s: int | None, log: bool, paused: bool) -> N
             window_s=window_s,
             log=log,
             view=f"{folder.run_id} {window_s} {log}",
+            over=not view.status.active,
             # Each load worker writes once a second, and they take turns.
             unfinished_s=2 if view.status.active and declared["workload"]["workers"] > 1 else 1,
         )
         chart.show(drawn, key="recorder", heading=False)
 
-            over=not view.status.active,
     tick()
 
 
