@@ -77,6 +77,7 @@ class TokenFields:
     n_i how many, N all of them, a the send.
 
     output_tokens_incomplete  of output_tokens, those of requests that did not end ok
+    good_tokens_per_s         of output_tokens, those of answers within every limit of the objective ÷ the window
     ttft_*                    time to first token, c_1 - a, a token of reasoning being one
     ttfo_p50_s                the same to the first token that is no reasoning
     itl_*                     inter-token latency, one value an answer: (c_last - c_1) / (N - n_1); an answer that came
@@ -89,6 +90,7 @@ class TokenFields:
     output_tokens: int | None
     output_tokens_incomplete: int | None
     output_tokens_per_s: float | None
+    good_tokens_per_s: float | None
     prompt_tokens_mean: float | None
     output_tokens_mean: float | None
     ttft_mean_s: float | None

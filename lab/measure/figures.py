@@ -30,6 +30,7 @@ SEGMENTS = 20
 DETAIL_LENGTH = 160
 
 NO_WINDOW = "the measured window has not begun"
+NO_OBJECTIVE = "no objective is given"
 NO_SUCCESS = "no request due in the window succeeded"
 UNREAD = "Triton's counters were not read twice in the window"
 
@@ -104,9 +105,10 @@ def load(figures: Figures, requests: Requests, window: Window, *, slo: Slo | Non
     figures.set("throughput_rps", rate(int(ended_ok.sum()), seconds), NO_WINDOW)
     no_slo = "no objective is given"
     good_rps = None if good is None else rate(int((ended_ok & good).sum()), seconds)
-    figures.set("goodput_rps", good_rps, no_slo if good is None else NO_WINDOW)
+    figures.set("goodput_rps", good_rps, NO_OBJECTIVE if good is None else NO_WINDOW)
     attained = None if good is None or not due.any() else int((due & good).sum()) / int(due.sum())
-    figures.set("slo_attainment_fraction", attained, no_slo if good is None else "no request was due in the window")
+    nothing_due = "no request was due in the window"
+    figures.set("slo_attainment_fraction", attained, NO_OBJECTIVE if good is None else nothing_due)
     return Load(int(due.sum()), int(sent.sum()))
 
 

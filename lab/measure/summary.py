@@ -97,7 +97,7 @@ def summarize(
     failures = outcomes(figures, requests, window, planned=planned, live=live)
     load_counts = load(figures, requests, window, slo=slo, live=live)
     latency(figures, requests, window)
-    uncounted = token_figures(figures, requests, window, live=live)
+    uncounted = token_figures(figures, requests, window, slo=slo, live=live)
     little(figures, requests, window)
     server_figures(figures, server)
     resources(figures, telemetry, model, window)

@@ -8,10 +8,12 @@ from __future__ import annotations
 import numpy as np
 
 from lab.measure.fields import TokenFields
-from lab.measure.figures import NO_SUCCESS, NO_WINDOW, Figures, distribution, inside, intervals
+from lab.measure.figures import NO_OBJECTIVE, NO_SUCCESS, NO_WINDOW, Figures, distribution, inside, intervals
+from lab.measure.objective import good
 from lab.measure.pace import Floats, Mask, Pace, arrivals, gaps, pace
 from lab.measure.percentile import needed, ordered_at
 from lab.measure.records import OK, Requests, Streams, Window
+from lab.spec import Slo
 
 TTFT = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 ITL = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -23,14 +25,14 @@ ONE_CHUNK = "no answer held tokens after its first chunk, or the server did not 
 NO_REASONING = "no answer began with reasoning, so this is the time to first token"
 
 
-def token_figures(figures: Figures, requests: Requests, window: Window, *, live: bool) -> int:
+def token_figures(figures: Figures, requests: Requests, window: Window, *, slo: Slo | None, live: bool) -> int:
     """Adds the fields of TokenFields; returns how many answers came without the server's count of their tokens."""
     found, streams = pace(requests), requests.streams
     if found is None or streams is None:
         for name in TokenFields.__dataclass_fields__:
             figures.set(name, None, NOT_STREAMED)
         return 0
-    _output(figures, requests, streams, found, window, live=live)
+    _output(figures, requests, streams, found, window, slo=slo, live=live)
     answered = inside(requests.due_ns, window) & (requests.outcome == OK) & (requests.sent_ns >= 0)
     _lengths(figures, streams, found, answered)
     _first_token(figures, requests, found, answered, window)
@@ -38,7 +40,16 @@ def token_figures(figures: Figures, requests: Requests, window: Window, *, live:
     return int(((found.chunks > 0) & (found.tokens < 0)).sum())
 
 
-def _output(figures: Figures, requests: Requests, streams: Streams, found: Pace, window: Window, *, live: bool) -> None:
+def _output(
+    figures: Figures,
+    requests: Requests,
+    streams: Streams,
+    found: Pace,
+    window: Window,
+    *,
+    slo: Slo | None,
+    live: bool,
+) -> None:
     """Tokens by arrival. A live window's last answers are still being written, and counted when they end."""
     request, tokens = arrivals(streams)
     counts = inside(requests.done_ns, window)[request] if live else inside(streams.t_ns, window)
@@ -49,6 +60,9 @@ def _output(figures: Figures, requests: Requests, streams: Streams, found: Pace,
     figures.set("output_tokens_incomplete", broken, NOT_COUNTED)
     rate = total / window.seconds if total is not None and window.seconds > 0 else None
     figures.set("output_tokens_per_s", rate, NO_WINDOW if found.counts else NOT_COUNTED)
+    in_time = None if rate is None or slo is None else float(tokens[counts & good(requests, slo)[request]].sum())
+    why = NO_OBJECTIVE if slo is None else NO_WINDOW if found.counts else NOT_COUNTED
+    figures.set("good_tokens_per_s", None if in_time is None else in_time / window.seconds, why)
 
 
 def _lengths(figures: Figures, streams: Streams, found: Pace, answered: Mask) -> None:

@@ -29,6 +29,7 @@ ROLES: dict[Mode, dict[str, str]] = {
         "@green": "#009E73",
         "@purple": "#CC79A7",
         # Text in a series' colour needs 4.5:1, a line only 3:1.
+        "@ink-text": "#1B2733",
         "@grey-text": "#5F6670",
         "@blue-text": "#00659E",
         "@vermillion-text": "#B34E00",
@@ -47,6 +48,7 @@ ROLES: dict[Mode, dict[str, str]] = {
         "@vermillion": "#F0803C",
         "@green": "#2FB68F",
         "@purple": "#CC79A7",
+        "@ink-text": "#E6EBF1",
         "@grey-text": "#AEB7C1",
         "@blue-text": "#79C4EF",
         "@vermillion-text": "#F5A06C",
@@ -78,6 +80,8 @@ STYLES = (
     Style("@vermillion", "dot", "diamond"),
     Style("@purple", "dashdot", "triangle-up"),
 )
+FIFTH = Style("@ink", "longdash", "x")
+"""For the one more that a comparison of six has."""
 
 FONT = {"family": "Source Sans, Source Sans Pro, system-ui, sans-serif", "size": 13, "color": "@ink"}
 

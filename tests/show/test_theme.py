@@ -23,7 +23,7 @@ def test_contrast_is_measured_as_wcag_does() -> None:
 
 
 @pytest.mark.parametrize("mode", ["light", "dark"])
-@pytest.mark.parametrize("style", [theme.BASELINE, *theme.STYLES], ids=lambda style: style.role)
+@pytest.mark.parametrize("style", [theme.BASELINE, *theme.STYLES, theme.FIFTH], ids=lambda style: style.role)
 def test_a_line_stands_out_from_the_page(mode: theme.Mode, style: theme.Style) -> None:
     roles = theme.ROLES[mode]
     assert contrast(roles[style.role], roles["@surface"]) >= 3.0
@@ -41,8 +41,8 @@ def test_both_modes_paint_the_same_roles() -> None:
 
 
 def test_series_differ_without_colour() -> None:
-    assert len({style.dash for style in theme.STYLES}) == len(theme.STYLES)
-    assert len({style.marker for style in theme.STYLES}) == len(theme.STYLES)
+    treatments = (*theme.STYLES, theme.FIFTH)
+    assert len({style.dash for style in treatments}) == len({style.marker for style in treatments}) == len(treatments)
 
 
 def test_paint_reaches_every_depth() -> None:

@@ -39,7 +39,7 @@ def percentiles(
     drawn: list[float] = [] if slo_s is None else [slo_s * 1e3]
     ps = [p for p in TICKS if p > 0]
     table: dict[str, list[float | str | None]] = {"percentile": [f"p{100 * p:g}" for p in ps]}
-    styles = iter(theme.STYLES)
+    styles = iter((*theme.STYLES, theme.FIFTH))
     furthest = 1.0
     for level, latencies in latencies_s.items():
         style = theme.BASELINE if level == baseline else next(styles)

@@ -10,6 +10,7 @@ from typing import Any
 
 import streamlit as st
 
+from lab.measure import cost
 from lab.measure.answers import all_equal
 from lab.measure.words import NOT_MEASURED, format_metric, metric_label
 from lab.run.folder import RunFolder
@@ -18,7 +19,7 @@ from lab.show import bets
 from lab.show.charts import levels
 from lab.show.charts.figure import Chart
 from lab.show.grid import Grid, brief, forbidding, middle, why_missing
-from lab.show.ui import asking, chart, reads, runs
+from lab.show.ui import asking, chart, pricing, reads, runs
 from lab.show.ui.cards import Card, cards
 from lab.show.ui.topic import Seen, Topic
 from lab.show.ui.words import badge, told, why_ended
@@ -125,7 +126,26 @@ def _happened(topic: Topic, folder: RunFolder, document: dict[str, Any], bet: tu
     _two_by_two(topic.happened(seen), f"{topic.prefix}_chart")
     if topic.beside is not None:
         topic.beside(seen)
+    _cost(seen)
     return seen
+
+
+def _cost(seen: Seen) -> None:
+    """What the level and load that are looked at cost, at a price that can be changed without running anything."""
+    summary = cost.typical(seen.grid.at(seen.level, seen.load))
+    if summary is None:
+        return
+    st.subheader("What it costs")
+    environment, device = seen.document["environment"], seen.spec.device
+    price = pricing.choose(environment, device)
+    st.markdown(f"With {seen.level} at {seen.load}:")
+    pricing.told(summary, price, cost.Use(), parse(Slo, seen.experiment["slo"]), environment, device)
+    st.page_link(
+        "pages/cost.py",
+        label="Every load, idle hours and commitments",
+        icon=":material/payments:",
+        query_params={"run": seen.folder.run_id, pricing.KEY: price.id},
+    )
 
 
 def _headline(document: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import streamlit as st
 
 from lab.errors import LabError
+from lab.measure.cost import Use
 from lab.measure.summary import Summary
 from lab.measure.words import format_fraction, format_metric, format_rate, format_seconds, level_label
 from lab.run import launch
@@ -18,7 +19,7 @@ from lab.run.folder import RunFolder
 from lab.run.live import RECENT_S, LiveView
 from lab.run.status import Status
 from lab.show.charts.live import recorder
-from lab.show.ui import chart, controls, reads, runs
+from lab.show.ui import chart, controls, pricing, reads, runs
 from lab.show.ui.cards import Card, cards
 from lab.show.ui.words import badge, title_of, told, why_ended
 from lab.spec import FAMILIES, Batching, ModelSpec, Slo, parse
@@ -94,6 +95,10 @@ def view_settings(*, active: bool) -> tuple[int | None, bool, bool]:
 def panel(folder: RunFolder, window_s: int | None, log: bool, paused: bool) -> None:
     """The figures of the moment and the recorder below them."""
     active = folder.status().active
+    declared = folder.document["experiment"]
+    environment, device = folder.document["environment"], declared["model"].get("device", "cpu")
+    with st.expander("The price that its cost is counted with", icon=":material/payments:", type="compact"):
+        price = pricing.choose(environment, device)
 
     @st.fragment(run_every=TICK_S if active and not paused else None, key="live_panel")
     def tick() -> None:
@@ -117,9 +122,9 @@ def panel(folder: RunFolder, window_s: int | None, log: bool, paused: bool) -> N
             with figures:
                 st.caption(_covers(summary, live=view.status.active))
                 cards(_moment(summary))
+                pricing.told(summary.to_dict(), price, Use(), parse(Slo, declared["slo"]), environment, device)
         elif view.status.state == "warm-up":
             figures.caption("Warming up: figures begin when it is over; the chart shows it already.")
-        declared = folder.document["experiment"]
         drawn = recorder(
             view.series,
             view.memory_mib,

@@ -1,0 +1,173 @@
+"""Two to six measured settings beside each other, whatever runs they come from: which fields differ, and what they are
+called.
+
+A comparison of runs is read wrongly when nobody sees what else differed. So the fields that differ come first, names
+are made of them, and `doubts` says what a ratio between two runs cannot know: that they were not measured in turns,
+that they met another load, that another machine took them. Pure; lab/run/sides.py reads them from disk.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lab.measure.segments import Block
+from lab.measure.words import join, level_label, plural
+from lab.spec import Slo
+
+LETTERS = "ABCDEF"
+MOST = len(LETTERS)
+LABEL_LENGTH = 40
+WHOLE = ("model.batching",)
+"""Objects that have words of their own and are not taken apart."""
+MACHINE = ("environment.cpu", "environment.cores", "environment.gpus")
+NOT_SETTINGS = ("environment.load_average_before", "environment.niceness", "environment.memory_bytes")
+"""Of the environment, what no two runs share."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One cell of one run: what was served and asked, the records of its repeats, and their summaries as dicts.
+    `name` is "RUN.CELL", or "RUN" for a run of one cell."""
+
+    name: str
+    run_id: str
+    cell: int
+    state: str
+    quick: bool
+    created_utc: str
+    model: dict[str, Any]
+    workload: dict[str, Any]
+    slo: Slo
+    environment: dict[str, Any]
+    blocks: list[Block] = field(repr=False)
+    summaries: list[dict[str, Any]] = field(repr=False)
+    changed: bool = False
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Every field that says what was measured, flat."""
+        slo = self.slo.model_dump(mode="json")
+        flat = _flat({"model": self.model, "workload": self.workload, "slo": slo, "environment": self.environment})
+        return {"quick": self.quick, **{path: value for path, value in flat.items() if path not in NOT_SETTINGS}}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One field and its value on every side, None where a side has no such field."""
+
+    path: str
+    values: tuple[Any, ...]
+
+    @property
+    def differs(self) -> bool:
+        return len({_key(value) for value in self.values}) > 1
+
+    @property
+    def of_spec(self) -> bool:
+        """Whether somebody set it, rather than the machine having it so."""
+        return not self.path.startswith("environment.")
+
+
+def differences(sides: Sequence[Side]) -> list[Difference]:
+    """Every field, those that differ first: settings before what the machine brought along."""
+    settings = [side.settings for side in sides]
+    paths = dict.fromkeys(path for flat in settings for path in flat)
+    found = [Difference(path, tuple(flat.get(path) for flat in settings)) for path in paths]
+    return sorted(found, key=lambda d: (not d.differs, not d.of_spec))
+
+
+def labels(sides: Sequence[Side]) -> list[str]:
+    """A name a side, "B: 2 ms delay, 100 req/s": its letter and what tells it from the others, in 40 characters."""
+    differing = [d for d in differences(sides) if d.differs and d.of_spec]
+    named = []
+    for n, letter in zip(range(len(sides)), LETTERS, strict=False):
+        words = join_short([value_label(d.path, d.values[n]) for d in differing]) or "the same"
+        named.append(_cut(f"{letter}: {words.removeprefix('batching on, ')}", LABEL_LENGTH))
+    return named
+
+
+def value_label(path: str, value: Any) -> str:
+    """ "2 ms delay", "100 req/s": a field's value in words; "no rate rps" where a side lacks the field."""
+    name = path.rsplit(".", 1)[-1]
+    if name in ("rate_rps", "saturation_fraction", "concurrency") and value is None:
+        return ""
+    if name == "kind":
+        return {"closed": "closed loop", "poisson": "Poisson", "gamma": "Gamma"}.get(str(value), str(value))
+    if path == "quick":
+        return "quick" if value else "whole"
+    if path.startswith("environment."):
+        return str(value)
+    return level_label(path, value)
+
+
+def identical(a: Side, b: Side) -> bool:
+    """Whether two sides are the same in every field that somebody set, and were measured on one machine."""
+    return not any(d.differs and (d.of_spec or d.path.startswith(MACHINE)) for d in differences([a, b]))
+
+
+def doubts(a: Side, b: Side) -> tuple[list[str], list[str]]:
+    """(what forbids a verdict on b against a, what else it must be read with); each a sentence."""
+    if (a.run_id, a.cell) == (b.run_id, b.cell):
+        return ["This is one measurement beside itself: there is nothing to compare."], []
+    differing = [d for d in differences([a, b]) if d.differs]
+    forbids = []
+    machine = [d for d in differing if d.path.startswith(MACHINE)]
+    if machine:
+        shown = "; ".join(f"{d.path.rpartition('.')[2]} {d.values[0]} and {d.values[1]}" for d in machine[:2])
+        forbids.append(f"They were measured on different machines ({shown}).")
+    for side in (a, b):
+        texts = [p["text"] for s in side.summaries for p in s.get("problems", ()) if p["forbids_verdict"]]
+        if not side.blocks:
+            texts = ["it has no measured block"]
+        forbids += [f"{side.name}: {text}" for text in dict.fromkeys(texts)]
+    read_with = []
+    asked = [d for d in differing if d.path.startswith("workload.")]
+    if asked:
+        fields = join([d.path.rpartition(".")[2].replace("_", " ") for d in asked[:3]])
+        read_with.append(f"They were asked differently ({fields}): part of any difference is the load's.")
+    if any(d.path.startswith("slo.") for d in differing):
+        read_with.append("Their objectives differ: goodput counts what came within that of the first.")
+    versions = [d for d in differing if not d.of_spec and d not in machine]
+    if versions:
+        read_with.append(f"Versions or surroundings differ in {plural(len(versions), 'field')}; see the table.")
+    if a.run_id != b.run_id:
+        read_with.append(
+            "They were not measured in turns: whatever changed on the machine between the two runs is in the ratio. "
+            "An experiment with both as levels measures them side by side."
+        )
+    for side in (a, b):
+        if side.state != "done":
+            read_with.append(f"{side.name} is {side.state}: only a part of it was measured.")
+        if side.changed:
+            read_with.append(f"Settings of {side.name} were changed while it ran; its figures mix them.")
+    if a.quick or b.quick:
+        read_with.append("A quick run is rough: one repeat of short blocks.")
+    return forbids, read_with
+
+
+def join_short(parts: Sequence[str]) -> str:
+    return ", ".join(part for part in parts if part)
+
+
+def _flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, inner in value.items():
+        path = f"{above}{name}"
+        if isinstance(inner, Mapping) and path not in WHOLE:
+            found |= _flat(inner, f"{path}.")
+        else:
+            found[path] = dict(inner) if isinstance(inner, Mapping) else inner
+    return found
+
+
+def _key(value: Any) -> str:
+    if isinstance(value, dict):
+        value = {name: inner for name, inner in value.items() if inner not in (None, [], ())}
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1].rstrip(" ,") + "…"

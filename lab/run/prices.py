@@ -1,0 +1,85 @@
+"""The price catalogue: the rows that come with the lab, and the user's own in their place.
+
+lab/run/prices.csv      facts with source and date, as of the lab's release
+LAB_HOME/prices.csv     the whole catalogue as the user edited or imported it; deleting it brings the lab's back
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+from lab.errors import FolderError, InputError
+from lab.home import home
+from lab.measure import prices
+from lab.measure.prices import Price
+
+SHIPPED = Path(__file__).parent / "prices.csv"
+MOST_BYTES = 2 << 20
+
+
+def today() -> date:
+    return datetime.now(UTC).date()
+
+
+def own() -> Path:
+    """Where the user's catalogue is, if there is one."""
+    return home() / "prices.csv"
+
+
+def catalogue() -> tuple[Price, ...]:
+    """The prices in force. InputError when the user's file does not fit, naming it."""
+    path = own() if own().is_file() else SHIPPED
+    try:
+        return prices.read(_text(path.read_bytes()), today=today())
+    except InputError as error:
+        if path == SHIPPED:
+            raise
+        raise InputError(f"{path}: {error}; mend the file, or delete it for the lab's own prices") from None
+    except OSError as error:
+        raise FolderError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def replace(rows: Iterable[Mapping[str | None, object]]) -> tuple[Price, ...]:
+    """Make these rows the catalogue. InputError, and nothing changed, when one does not fit."""
+    return _keep(prices.checked(rows, today=today()))
+
+
+def take_in(data: bytes) -> tuple[Price, ...]:
+    """Make the rows of a CSV file the catalogue; the same errors."""
+    return _keep(prices.read(_text(data), today=today()))
+
+
+def forget() -> None:
+    """Back to the lab's own prices."""
+    own().unlink(missing_ok=True)
+
+
+def find(price_id: str) -> Price:
+    """The price of that id; InputError with the nearest one when there is none."""
+    return prices.find(catalogue(), price_id)
+
+
+def _keep(found: tuple[Price, ...]) -> tuple[Price, ...]:
+    if not found:
+        raise InputError("prices: no rows; allowed: one or more")
+    path = own()
+    hidden = path.with_name(f".prices.{os.getpid()}")
+    try:
+        hidden.write_text(prices.written(found))
+        hidden.replace(path)
+    except OSError as error:
+        hidden.unlink(missing_ok=True)
+        raise FolderError(f"{path}: cannot be written: {error.strerror}") from None
+    return found
+
+
+def _text(data: bytes) -> str:
+    if len(data) > MOST_BYTES:
+        raise InputError(f"prices: {len(data):,} bytes; allowed: up to {MOST_BYTES:,}")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError("prices: not a text file in UTF-8") from None

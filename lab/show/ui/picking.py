@@ -1,0 +1,128 @@
+"""Which runs a page compares or counts with, chosen from all that ended; the choice stands in the link.
+
+run    the one run of a page, or on Compare the others, one after the other
+base   the baseline of Compare
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from lab.errors import LabError
+from lab.measure.sides import LETTERS, MOST
+from lab.run.folder import RunFolder
+from lab.run.sides import Name
+from lab.show.ui import reads, runs
+from lab.show.ui.words import when
+
+MOST_LISTED = 500
+
+
+def run(label: str, key: str) -> RunFolder | None:
+    """The run in the link, else the newest that ended, with a choice of another; None when nothing was measured."""
+    lines = _ended()
+    folder = runs.chosen(lambda line: line in lines)
+    if folder is None and not lines:
+        return None
+    known = {line.run_id: _words(line) for line in lines}
+    chosen = folder.run_id if folder is not None else next(iter(known))
+    if folder is not None:
+        known.setdefault(chosen, chosen)
+    st.session_state[key] = chosen  # the link decides; a choice changes the link
+
+    def go() -> None:
+        runs.remember(st.session_state[key])
+
+    st.selectbox(label, list(known), key=key, format_func=known.__getitem__, on_change=go)
+    return folder or RunFolder.open(chosen)
+
+
+def names() -> list[Name]:
+    """The baseline and the others, as the link has them and as the two choices below change them. Those that lead
+    nowhere are told, and left out."""
+    lines = _ended()
+    known = {line.run_id: _words(line) for line in lines}
+    base, others = _asked(lines)
+    listed = {**known, **{str(name): _named(name, known) for name in (*filter(None, [base]), *others)}}
+    if not listed:
+        return []
+    options = list(listed)
+    left, right = st.columns([2, 3])
+    st.session_state["c_base"] = str(base) if base is not None else options[0]
+    st.session_state["c_runs"] = [str(name) for name in others]
+    left.selectbox("Baseline", options, key="c_base", format_func=listed.__getitem__, on_change=_write)
+    right.multiselect(
+        "Against (up to five)",
+        options,
+        key="c_runs",
+        format_func=listed.__getitem__,
+        max_selections=MOST - 1,
+        on_change=_write,
+        placeholder="Choose runs to compare with the baseline",
+    )
+    return [*filter(None, [base or Name(options[0])]), *others]
+
+
+def cell(name: Name, place: int, levels: Sequence[str], chosen: int) -> None:
+    """A choice among the cells of a run of many; it is written into the link. `place` 0 is the baseline."""
+    key = f"c_cell_{place}"
+    st.session_state[key] = chosen
+    label = f"Cell of {LETTERS[place]}"
+
+    def write() -> None:
+        _put(place, str(Name(name.run_id, st.session_state[key])))
+
+    st.selectbox(label, range(len(levels)), key=key, format_func=levels.__getitem__, on_change=write)
+
+
+def _asked(lines: Sequence[reads.RunLine]) -> tuple[Name | None, list[Name]]:
+    """What the link asks for; without a baseline, the newest run that ended."""
+    base = _name(st.query_params.get("base", ""))
+    others = [name for text in st.query_params.get_all("run") if (name := _name(text)) is not None]
+    if base is None and lines:
+        base = Name(lines[0].run_id)
+    if len(others) > MOST - 1:
+        st.warning(f"The link names {len(others)} runs; the first {MOST - 1} are compared.", icon=":material/filter_5:")
+    return base, list({str(name): name for name in others[: MOST - 1]}.values())
+
+
+def _name(text: str) -> Name | None:
+    if not text:
+        return None
+    try:
+        name = Name.read(text)
+        RunFolder.open(name.run_id)
+    except LabError as error:
+        st.warning(str(error), icon=":material/search_off:")
+        return None
+    return name
+
+
+def _ended() -> list[reads.RunLine]:
+    return [line for line in reads.run_lines() if not line.active and line.state != "damaged"][:MOST_LISTED]
+
+
+def _words(line: reads.RunLine) -> str:
+    return f"{line.what} · {when(line.created_utc)} · {line.run_id[-4:]}"
+
+
+def _named(name: Name, known: dict[str, str]) -> str:
+    words = known.get(name.run_id, name.run_id)
+    return words if name.cell is None else f"{words} · cell {name.cell}"
+
+
+def _write() -> None:
+    st.query_params["base"] = st.session_state["c_base"]
+    st.query_params["run"] = st.session_state["c_runs"]
+
+
+def _put(place: int, name: str) -> None:
+    """Replace the baseline (place 0) or one of the others."""
+    if place == 0:
+        st.query_params["base"] = name
+        return
+    others = st.query_params.get_all("run")
+    others[place - 1] = name
+    st.query_params["run"] = others

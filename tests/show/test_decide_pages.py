@@ -1,0 +1,124 @@
+"""The pages Cost and Compare in every state, by Streamlit's AppTest."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lab.run import prices
+from tests.show.conftest import DONE, FAILED, KV_CACHE, LLM_BATCHING, LLM_LOAD, STOPPED
+from tests.show.test_pages import charts, open_page, words
+
+CPU = "lambda-us-east-1-cpu-4vcpu-16gib-x1-on-demand"
+
+
+# --- cost ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_shows_its_cost_at_the_objective_and_says_that_it_is_a_what_if(full_home: Path) -> None:
+    app = open_page("cost", run=DONE, x_price=CPU)
+    assert not app.exception and not app.error
+    said = words(app)
+    assert "A million good requests (within 20 ms) cost $" in said
+    assert "A what-if: measured on 2 cores of simulated, not on CPU-4vCPU-16GiB" in said
+    assert len(app.metric) == 4
+    assert len(charts(app)) == 2
+
+
+@pytest.mark.parametrize("run", [STOPPED, FAILED, KV_CACHE, LLM_BATCHING, LLM_LOAD])
+def test_the_cost_page_shows_every_kind_of_run(run: str, full_home: Path) -> None:
+    app = open_page("cost", run=run)
+    assert not app.exception and not app.error
+
+
+def test_another_price_is_another_cost_without_another_run(full_home: Path) -> None:
+    app = open_page("cost", run=LLM_LOAD, x_price=CPU)
+    before = app.metric[2].value
+    app.selectbox(key="price_box").set_value("lambda-any-h100-80gb-x1-on-demand").run()
+    assert before == "$0.20" and app.metric[2].value == "$4.29"
+    assert "not on H100-80GB" in words(app)
+    assert "lambda-any-h100-80gb-x1-on-demand" in app.query_params["x_price"]
+
+
+def test_a_price_that_is_not_there_is_told_and_another_one_taken(full_home: Path) -> None:
+    app = open_page("cost", run=DONE, x_price="cloud-nine")
+    assert not app.exception and not app.error
+    assert "There is no price `cloud-nine`" in words(app) and len(app.metric) == 4
+
+
+def test_an_edited_price_is_kept_and_a_refused_one_is_told(full_home: Path) -> None:
+    app = open_page("cost", run=DONE)
+    rows = [dict(vars(price)) for price in prices.catalogue()]
+    rows[0]["usd_per_hour"] = 0.6
+    prices.replace(rows)
+    app = open_page("cost", run=DONE, x_price=prices.catalogue()[0].id)
+    assert app.metric[2].value == "$0.60"
+    (full_home / "prices.csv").write_text("provider\nme\n")
+    app = open_page("cost", run=DONE)
+    assert not app.exception
+    assert [error.value for error in app.error if "delete it for the lab's own prices" in error.value]
+
+
+def test_the_page_of_an_experiment_says_what_it_costs(full_home: Path) -> None:
+    app = open_page("batching", run=DONE, x_price=CPU)
+    assert not app.exception and not app.error
+    assert "a million in time or not $" in words(app)
+    assert len(app.metric) == 4
+
+
+def test_a_finished_load_says_what_it_cost(full_home: Path) -> None:
+    app = open_page("live", run=LLM_LOAD, x_price=CPU)
+    assert not app.exception and not app.error
+    assert "A million good tokens (within " in words(app)
+
+
+# --- compare ------------------------------------------------------------------------------------------------------
+
+
+def compared(*runs: str, **params: str):  # noqa: ANN201
+    return open_page("compare", base=runs[0], run=list(runs[1:]), **params)
+
+
+def test_two_levels_of_one_run_are_compared(full_home: Path) -> None:
+    app = compared(f"{DONE}.2", f"{DONE}.5")
+    assert not app.exception and not app.error
+    assert "A: " in words(app) and "the goodput within 20 ms of A" in words(app)
+    assert len(charts(app)) == 2
+    assert all(len(data["figure"]["data"]) <= 4 for data in charts(app))
+
+
+def test_a_run_beside_itself_says_so(full_home: Path) -> None:
+    app = compared(DONE, DONE)
+    assert not app.exception
+    assert "This is one measurement beside itself" in words(app)
+
+
+@pytest.mark.parametrize("view", ["Curve", "Distribution", "Over time", "Where time went", "Memory"])
+def test_every_view_of_a_comparison_is_drawn(view: str, full_home: Path) -> None:
+    app = compared(f"{DONE}.0", f"{DONE}.3", f"{DONE}.6", c_view=view)
+    assert not app.exception and not app.error
+    assert 1 <= len(charts(app)) <= 2
+    for data in charts(app):
+        assert data["alt"] and json.dumps(data["figure"])
+
+
+def test_six_sides_draw_four_at_first(full_home: Path) -> None:
+    app = compared(*(f"{DONE}.{n}" for n in range(6)))
+    assert not app.exception and not app.error
+    lines = [t for t in charts(app)[0]["figure"]["data"] if t.get("mode") == "lines+markers"]
+    assert len(lines) <= 4
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "does-not-exist", f"{DONE}.99", f"{DONE}.x"])
+def test_a_side_that_is_not_there_is_told_in_one_line(name: str, full_home: Path) -> None:
+    app = compared(DONE, name)
+    assert not app.exception
+    told = [e.value for e in (*app.warning, *app.error)]
+    assert told and all("\n" not in line for line in told)
+
+
+def test_the_pages_say_what_to_do_when_nothing_has_run(empty_home: Path) -> None:
+    for page in ("cost", "compare"):
+        app = open_page(page)
+        assert not app.exception and not app.error
+        assert len(app.title) == 1 and len(app.info) >= 1
