@@ -181,13 +181,15 @@ def test_factors_folded_upstream_leave_the_outputs_equal(stage: Stage, tiny: Any
     expected = tiny_block(tiny, tiny_folder, 0)(x, turns)
     looked = []
 
-    def unrounded(block: Block, here: Stage, inputs: Tensor) -> None:
+    def unrounded(block: Block, here: Stage, inputs: Tensor) -> Tensor | None:
         looked.append(here)
         factors = block.tie(here, random(inputs.shape[-1], seed=len(looked)).exp()) if here is stage else None
         weights = block.stacked(here) * (1 if factors is None else factors)
-        block.replace(here, Quantized(weights, Grid(torch.ones(len(weights), 1), None)), factors)
+        return block.replace(here, Quantized(weights, Grid(torch.ones(len(weights), 1), None)), factors)
 
-    assert tiny_block(tiny, tiny_folder, 0)(x, turns, unrounded).allclose(expected, rtol=1e-3, atol=1e-4)
+    block = tiny_block(tiny, tiny_folder, 0)
+    assert block(x, turns, unrounded).allclose(expected, rtol=1e-3, atol=1e-4)
+    assert block(x, turns).allclose(expected, rtol=1e-3, atol=1e-4)
     assert tuple(looked) == STAGES
 
 

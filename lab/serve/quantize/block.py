@@ -39,8 +39,9 @@ ATTENTION, ANSWER, INNER, RESULT = STAGES = (
 MATRICES = tuple(name for stage in STAGES for name in stage.matrices)
 NORMS = (ATTENTION_NORM, MLP_NORM)
 
-Look = Callable[["Block", Stage, Tensor], None]
-"""Called with a stage and its inputs [passages, tokens, in] before its matrices are used; may `replace` them."""
+Look = Callable[["Block", Stage, Tensor], Tensor | None]
+"""Called with a stage and its inputs [passages, tokens, in] before its matrices are used; may `replace` them, and gives
+the factors by which the inputs are divided then."""
 
 
 class Block:
@@ -64,21 +65,19 @@ class Block:
         heads = values.view(self.config.kv_heads, -1, self.config.head_dim)
         return heads.mean(1, keepdim=True).expand_as(heads).flatten()
 
-    def replace(self, stage: Stage, quantized: Quantized, factors: Tensor | None = None) -> None:
+    def replace(self, stage: Stage, quantized: Quantized, factors: Tensor | None = None) -> Tensor | None:
         """Puts `quantized`, all matrices of the stage one above the other, in place of them. `factors` [in]: it is for
-        inputs divided by these, which are then folded into their maker."""
+        inputs divided by these, which are folded into their maker. Gives `factors`."""
         sizes = [len(self.weights[name]) for name in stage.matrices]
         for name, part in zip(stage.matrices, quantized.rows(sizes), strict=True):
             self._put(name, part)
-        if factors is None:
-            return
-        if stage.maker in NORMS:
+        if factors is not None and stage.maker in NORMS:
             self.weights[stage.maker] = self.weights[stage.maker] / factors
             self.folded.add(stage.maker)
-            return
-        if stage is ANSWER:
-            factors = factors.view(self.config.kv_heads, -1, self.config.head_dim)[:, 0].flatten()
-        self._put(stage.maker, self.quantized[stage.maker].scaled_rows(1 / factors))
+        elif factors is not None:
+            rows = factors.view(self.config.kv_heads, -1, self.config.head_dim)[:, 0] if stage is ANSWER else factors
+            self._put(stage.maker, self.quantized[stage.maker].scaled_rows(1 / rows.flatten()))
+        return factors
 
     def _put(self, name: str, quantized: Quantized) -> None:
         self.quantized[name] = quantized
@@ -103,33 +102,21 @@ class Block:
         config, weights = self.config, self.weights
         passages, tokens, _ = x.shape
 
-        def normed(stage: Stage) -> Tensor:
-            if look is not None:
-                look(self, stage, self._norm(stage.maker, x))
-            return self._norm(stage.maker, x)
+        def seen(stage: Stage, inputs: Tensor) -> Tensor:
+            factors = None if look is None else look(self, stage, inputs)
+            return inputs if factors is None else inputs / factors
 
         def heads(name: str, inputs: Tensor) -> Tensor:
             return linear(inputs, weights[name]).view(passages, tokens, -1, config.head_dim).transpose(1, 2)
 
-        inputs = normed(ATTENTION)
+        inputs = seen(ATTENTION, norm(x, weights[ATTENTION_NORM], config.norm_eps))
         queries, keys = (rotate(heads(name, inputs), rotations) for name in (Q, K))
-
-        def answered() -> Tensor:
-            values = heads(V, inputs)
-            found = scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=True)
-            return found.transpose(1, 2).flatten(2)
-
-        if look is not None:
-            look(self, ANSWER, answered())
-        x = x + linear(answered(), weights[OUT])
-        inputs = normed(INNER)
-        gate = silu(linear(inputs, weights[GATE]))
-        if look is not None:
-            look(self, RESULT, gate * linear(inputs, weights[UP]))
-        return x + linear(gate * linear(inputs, weights[UP]), weights[DOWN])
-
-    def _norm(self, name: str, x: Tensor) -> Tensor:
-        return norm(x, self.weights[name], self.config.norm_eps)
+        found = scaled_dot_product_attention(queries, keys, heads(V, inputs), is_causal=True, enable_gqa=True)
+        inputs = seen(ANSWER, found.transpose(1, 2).flatten(2))
+        x = x + linear(inputs, weights[OUT])
+        inputs = seen(INNER, norm(x, weights[MLP_NORM], config.norm_eps))
+        inputs = seen(RESULT, silu(linear(inputs, weights[GATE])).mul_(linear(inputs, weights[UP])))
+        return x + linear(inputs, weights[DOWN])
 
 
 def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

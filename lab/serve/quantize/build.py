@@ -128,17 +128,20 @@ class _Walk:
             block.restore(finished, prefix)
         self._x = block(self._x, self._rotations, self.look if finished is None else None)
 
-    def look(self, block: Block, stage: Stage, inputs: Tensor) -> None:
+    def look(self, block: Block, stage: Stage, inputs: Tensor) -> Tensor | None:
         seen, weights, size = Inputs.of(inputs), block.stacked(stage), self.recipe.group_size
+
+        def tie(values: Tensor) -> Tensor:
+            return block.tie(stage, values)
+
         if size is None:  # SmoothQuant
-            factors = smooth(weights, seen, lambda values: block.tie(stage, values))
-            block.replace(stage, nearest(weights * factors, None), factors)
-        elif self.recipe.quantizer == "awq":
-            factors = awq(weights, seen, size, lambda values: block.tie(stage, values))
+            factors = smooth(weights, seen, tie)
+            return block.replace(stage, nearest(weights * factors, None), factors)
+        if self.recipe.quantizer == "awq":
+            factors = awq(weights, seen, size, tie)
             scaled = weights * factors
-            block.replace(stage, fitted(scaled, seen.divided(factors), size).round(scaled), factors)
-        else:
-            block.replace(stage, gptq(weights, seen.hessian, fitted(weights, seen, size)))
+            return block.replace(stage, fitted(scaled, seen.divided(factors), size).round(scaled), factors)
+        return block.replace(stage, gptq(weights, seen.hessian, fitted(weights, seen, size)))
 
 
 def too_few(passages: int, tokens: int, widest: int) -> str | None:

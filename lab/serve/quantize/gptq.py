@@ -14,11 +14,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .grid import Grid, Quantized
+from .grid import Grid, Quantized, codes
 
 DAMPING = 0.01
 """Of the mean of H's diagonal, added to it: directions that the texts hardly show must not be trusted."""
-COLUMNS = 128
+COLUMNS = 64
 """Columns between two updates of all that follow: the same sums in larger pieces."""
 
 
@@ -30,19 +30,24 @@ def gptq(weights: Tensor, hessian: Tensor, grid: Grid) -> Quantized:
     silent = hessian.diagonal() == 0  # inputs that are always 0: their weights are free
     hessian.diagonal()[silent] = 1
     order = hessian.diagonal().argsort(descending=True, stable=True)
-    left = weights[:, order].clone()
     share = _shares(hessian[order][:, order])
-    codes = torch.empty_like(weights)
+    # Transposed, so that a column lies in one piece.
+    left, found = weights.T[order].contiguous(), torch.empty_like(weights.T, memory_format=torch.contiguous_format)
+    scales = grid.scale.T.contiguous()
+    zeros = None if grid.zero is None else grid.zero.T.contiguous()
     for start in range(0, width, COLUMNS):
         end = min(start + COLUMNS, width)
-        errors = torch.empty_like(left[:, start:end])
+        errors = torch.empty_like(left[start:end])
         for i in range(start, end):
             column = int(order[i])
-            codes[:, column], values = grid.round_column(left[:, i], column // group_size)
-            errors[:, i - start] = (left[:, i] - values) / share[i, i]
-            left[:, i:end].addr_(errors[:, i - start], share[i, i:end], alpha=-1)
-        left[:, end:].addmm_(errors, share[start:end, end:], alpha=-1)
-    return Quantized(codes, grid)
+            group = column // group_size
+            scale, zero = scales[group], None if zeros is None else zeros[group]
+            found[column] = codes(left[i], scale, zero)
+            values = (found[column] if zero is None else found[column] - zero) * scale
+            errors[i - start] = (left[i] - values) / share[i, i]
+            left[i:end].addr_(share[i, i:end], errors[i - start], alpha=-1)
+        left[end:].addmm_(share[start:end, end:].T, errors, alpha=-1)
+    return Quantized(found.T.contiguous(), grid)
 
 
 def _shares(hessian: Tensor) -> Tensor:

@@ -28,13 +28,8 @@ class Grid:
     def round(self, weights: Tensor) -> Quantized:
         """Each weight of [out, in] to the nearest value of its group."""
         grouped = weights.unflatten(1, (self.scale.shape[1], -1))
-        return Quantized(_codes(grouped, self.scale[..., None], _wide(self.zero)).flatten(1), self)
-
-    def round_column(self, column: Tensor, group: int) -> tuple[Tensor, Tensor]:
-        """One column [out] of that group: (whole numbers, the values that they stand for)."""
-        scale, zero = self.scale[:, group], None if self.zero is None else self.zero[:, group]
-        codes = _codes(column, scale, zero)
-        return codes, (codes if zero is None else codes - zero) * scale
+        zero = None if self.zero is None else self.zero[..., None]
+        return Quantized(codes(grouped, self.scale[..., None], zero).flatten(1), self)
 
 
 @dataclass(frozen=True)
@@ -101,10 +96,7 @@ def nearest(weights: Tensor, group_size: int | None) -> Quantized:
 _TINY = torch.finfo(torch.float32).tiny
 
 
-def _wide(zero: Tensor | None) -> Tensor | None:
-    return None if zero is None else zero[..., None]
-
-
-def _codes(values: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
-    codes = (values / scale).round()
-    return codes.clamp(-MOST_8, MOST_8) if zero is None else (codes + zero).clamp(0, MOST_4)
+def codes(values: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
+    """The whole numbers nearest to `values`, within the grid's range."""
+    steps = (values / scale).round_()
+    return steps.clamp_(-MOST_8, MOST_8) if zero is None else steps.add_(zero).clamp_(0, MOST_4)
