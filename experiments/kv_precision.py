@@ -13,6 +13,7 @@ from lab.spec import ClosedLoop, Experiment, Judge, ModelSpec, Reference, Slo, W
 
 EXPERIMENT = Experiment(
     id="kv_precision",
+    title="KV cache precision",
     question="What does a KV cache in 8 bits save, and what does it cost in speed and quality?",
     hypothesis="The model's process takes at least a tenth less memory with the cache in 8 bits.",
     model=ModelSpec(name="llm", max_batch_size=8, max_request_tokens=1024),

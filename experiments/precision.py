@@ -13,6 +13,7 @@ from lab.spec import Batching, ClosedLoop, Experiment, Judge, ModelSpec, Referen
 
 EXPERIMENT = Experiment(
     id="precision",
+    title="Precision",
     question="What does a lower precision buy a model that is limited by its arithmetic, and what does it cost?",
     hypothesis="Some lower precision answers at least 1.1 times the requests of fp32 at the same load.",
     model=ModelSpec(name="digits", batching=Batching(max_batch_size=16)),

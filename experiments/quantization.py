@@ -14,6 +14,7 @@ from lab.spec import ClosedLoop, Experiment, Judge, ModelSpec, Reference, Slo, W
 
 EXPERIMENT = Experiment(
     id="quantization",
+    title="Quantization",
     question="What does each format of the weights buy in speed, and what does it cost in memory and quality?",
     hypothesis="Some format writes at least 1.5 times the tokens of bf16 at the same load.",
     model=ModelSpec(name="llm", max_batch_size=16, max_request_tokens=256),

@@ -64,13 +64,11 @@ def decode_floor(
     batch: float,
     operations_s: float,
     *,
-    elements: float | None = None,
-    bytes_per_weight: float = 2.0,
+    elements: float,
 ) -> Floor:
     """The floor of a step that writes a token for each of `batch` sequences. `weight_bytes`: weights with their scales,
     `elements` of them in all. `kv_bytes`: keys and values that the sequences hold together; 0 without a cache, where
     `batch` counts every token that is read anew."""
-    elements = weight_bytes / bytes_per_weight if elements is None else elements
     return Floor(
         (weight_bytes + kv_bytes) / read_bandwidth_bytes_s, OPERATIONS_PER_WEIGHT * elements * batch / operations_s
     )

@@ -27,7 +27,6 @@ from lab.spec import ClosedLoop, ModelSpec, Precision, Workload
 
 BITS: Mapping[Precision, int] = {"fp32": 32, "bf16": 16, "fp16": 16, "int8": 8, "int8_weight": 8, "int4": 4}
 """Of a weight in the matrices of the layers."""
-BYTES: Mapping[Precision, int] = {"fp32": 4, "bf16": 2}
 INTEGER = ("int8", "int8_weight", "int4")
 HEAD_BITS = 8
 """Of a weight of embedding and head in the integer formats."""

@@ -1,0 +1,68 @@
+"""The page Quantization on a simulated run: speed, memory and quality together, answers, and what the form starts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.run import launch, results
+from lab.run.text import lines
+from lab.show.ui import reads
+from lab.spec import ModelSpec
+from tests.show.conftest import QUANTIZATION
+from tests.show.test_pages import charts, open_page, words
+
+
+def test_speed_memory_and_quality_stand_together(full_home: Path) -> None:
+    app = open_page("quantization", run=QUANTIZATION)
+    headline = next(m.value for m in app.markdown if m.value.startswith("####"))
+    assert "int8 writes" in headline and "the memory (" in headline and "perplexity 11.92 against 11.89" in headline
+    titles = [c["alt"] for c in charts(app)]
+    assert any("no other format beats these" in alt for alt in titles)
+    assert any("int8: perplexity: loss of" in alt for alt in titles)
+    assert any("of it weights and scales" in alt for alt in titles)
+    assert any("limited by reading" in alt or "limited by arithmetic" in alt for alt in titles)
+
+
+def test_the_answers_differ_where_they_are_marked(full_home: Path) -> None:
+    app = open_page("quantization", run=QUANTIZATION, q_level="int4 GPTQ")
+    assert "The first of 9 tokens that differs is number 5." in words(app)
+    assert "The base weights were 4 bits before." in words(app)
+    assert any("<mark>" in str(element.proto) for element in app.get("html"))
+
+
+def test_the_document_and_the_terminal_tell_no_speed_without_its_price(full_home: Path) -> None:
+    document = results.document(results.RunFolder.open(QUANTIZATION))
+    assert set(document["formats"]) == {"bf16", "int8", "int4 RTN", "int4 GPTQ"}
+    assert all(f["quality"]["verdict"] for f in document["formats"].values())
+    assert all(cell["ledger"] and cell["floor"] for cell in document["cells"])
+    assert all((cell["beside"] is None) == (cell["format"] == "bf16") for cell in document["cells"])
+    told = "\n".join(lines(document))
+    assert "memory, measured  weights" in told
+    assert "int4 RTN: perplexity: loss of 11.05 ± 0.11 %" in told
+    assert "int8 reads 0.51× the bytes of bf16 a step" in told
+    json.dumps(document, allow_nan=False)
+
+
+def test_the_form_runs_the_formats_that_were_chosen(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(launch, "start", lambda *given: started.append(given))
+    app = open_page("quantization")
+    app.button_group(key="q_formats").set_value(["int8", "int4 AWQ"]).run()
+    app.button(key="run_ab").click().run()
+    (name, settings, quick, _) = started[0]
+    assert (name, quick) == ("quantization", True)
+    levels = json.loads(settings[0].removeprefix("model="))
+    assert levels == [{"precision": "bf16"}, {"precision": "int8"}, {"precision": "int4", "quantizer": "awq"}]
+
+
+def test_formats_that_are_here_can_be_tried(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reads, "is_here", lambda spec: spec.precision in ("bf16", "int8"))
+    monkeypatch.setattr(reads, "known_quality", lambda spec: None)
+    app = open_page("try_it")
+    assert app.selectbox(key="t_format").options == ["bf16", "int8"]
+    app.selectbox(key="t_format").set_value("int8").run()
+    assert "int8: its quality was not evaluated yet." in words(app)
+    assert "int4 GPTQ" in app.selectbox(key="t_format").help
+    assert ModelSpec(name="llm").precision == "bf16"
