@@ -103,7 +103,6 @@ def load(figures: Figures, requests: Requests, window: Window, *, slo: Slo | Non
     figures.set("offered_rps", rate(int(due.sum()), asked.seconds), NO_WINDOW)
     figures.set("sent_rps", rate(int(sent.sum()), asked.seconds), NO_WINDOW)
     figures.set("throughput_rps", rate(int(ended_ok.sum()), seconds), NO_WINDOW)
-    no_slo = "no objective is given"
     good_rps = None if good is None else rate(int((ended_ok & good).sum()), seconds)
     figures.set("goodput_rps", good_rps, NO_OBJECTIVE if good is None else NO_WINDOW)
     attained = None if good is None or not due.any() else int((due & good).sum()) / int(due.sum())
