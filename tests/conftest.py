@@ -3,18 +3,28 @@
 Downloads, the unpacked server and trained weights are shared with the project's LAB_HOME (they cost a minute and are
 never changed by a test); runs, queue, repository and server.json are not. A machine that cannot run Triton skips that
 tier and says why; with CI=true that is a failure.
+
+What tests share is not handed on by one that failed: see tests/lasting.py, and `_no_run_goes_on` below.
 """
 
 import os
-from collections.abc import Iterator
+import signal
+import time
+from collections.abc import Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lab import home
 from lab.errors import LabError
+from lab.run import control
+from lab.run.folder import RunFolder, runs
+from lab.run.status import ACTIVE
 from lab.serve import installation
 from lab.serve.triton import Server
+from tests.lasting import FAILED, Lasting, failed
 
 SHARED = ("downloads", "triton", "models")
 TIERS = ("gpu", "triton", "browser")
@@ -56,18 +66,44 @@ def triton_installed(lab_home: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def _triton_session(lab_home: Path, triton_installed: None) -> Iterator[list[Server]]:
-    running: list[Server] = []
-    yield running
-    for server in running:
-        server.stop()
+def _triton(lab_home: Path, triton_installed: None) -> Iterator[Lasting[Server]]:
+    def start() -> Server:
+        return Server.start(repository=lab_home / "repository", log=lab_home / "triton.log")
+
+    with Lasting(start, Server.alive) as lasting:
+        yield lasting
 
 
 @pytest.fixture
-def triton_server(lab_home: Path, _triton_session: list[Server]) -> Server:
+def triton_server(_triton: Lasting[Server], request: pytest.FixtureRequest) -> Iterator[Server]:
     """The session's server, recorded in server.json. Started at first use, and anew after a test that killed it."""
-    if not _triton_session or not _triton_session[-1].alive():
-        for dead in _triton_session:
-            dead.stop()
-        _triton_session[:] = [Server.start(repository=lab_home / "repository", log=lab_home / "triton.log")]
-    return _triton_session[0]
+    yield from _triton.lend(request)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    report = yield
+    if report.failed:
+        item.stash[FAILED] = True
+    return report
+
+
+@pytest.fixture(autouse=True)
+def _no_run_goes_on(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that failed may leave a run, in a thread or a process, behind which the next one would wait."""
+    yield
+    if failed(request.node):
+        for info in runs():
+            if info.state in ACTIVE:
+                _end(RunFolder.open(info.run_id))
+
+
+def _end(run: RunFolder, limit_s: float = 10.0) -> None:
+    control.send(run.run_id, {"stop": True})
+    deadline = time.monotonic() + limit_s
+    while run.status().active and time.monotonic() < deadline:
+        time.sleep(0.05)
+    status = run.status()
+    if status.active and status.pid and status.pid != os.getpid():
+        with suppress(ProcessLookupError):
+            os.kill(status.pid, signal.SIGKILL)

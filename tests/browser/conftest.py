@@ -8,10 +8,9 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Error, Page, sync_playwright
 
 from lab.run.folder import RunFolder, new_run_id
+from tests.waiting import until
 
 PROJECT = Path(__file__).parents[2]
 LIMIT_MS = 20_000
@@ -99,7 +99,7 @@ class serving:  # used like a function
                 stderr=subprocess.STDOUT,
             )
         url = f"http://127.0.0.1:{port}"
-        wait_for(lambda: _answers(f"{url}/_stcore/health"), "Streamlit to answer")
+        until(lambda: _answers(f"{url}/_stcore/health"), "Streamlit to answer")
         return Dashboard(url, log)
 
     def __exit__(self, *_: object) -> None:
@@ -141,17 +141,10 @@ def feeder(lab_home: Path) -> Iterator[Feeder]:
     run_id = new_run_id("load")
     process = subprocess.Popen([sys.executable, "-m", "tests.show.feed", run_id, "120"], cwd=PROJECT)
     path = lab_home / "runs" / run_id
-    wait_for(lambda: (path / "events.jsonl").exists(), "the feeder to write")
+    until(lambda: (path / "events.jsonl").exists(), "the feeder to write")
     yield Feeder(run_id, process)
     process.kill()
     process.wait()
-
-
-def wait_for(condition: Callable[[], bool], what: str, limit_s: float = 30.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {limit_s:g} s in vain for {what}"
-        time.sleep(0.05)
 
 
 def _answers(url: str) -> bool:

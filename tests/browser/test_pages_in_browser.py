@@ -12,8 +12,9 @@ from playwright.sync_api import BrowserContext, Page, expect
 from lab.run import launch
 from lab.run.folder import RunFolder, runs
 from lab.serve.triton import Server
-from tests.browser.conftest import LIMIT_MS, Dashboard, Feeder, wait_for
+from tests.browser.conftest import LIMIT_MS, Dashboard, Feeder
 from tests.show import synthetic, synthetic_llm
+from tests.waiting import until
 
 DONE = "20261130-010101-batching-seen"
 KV_CACHE, LLM_BATCHING = "20261130-010201-kv-cache-seen", "20261130-010301-llm-batching-seen"
@@ -138,7 +139,7 @@ def test_a_double_click_starts_one_run(page: Page, dashboard: Dashboard, triton_
     assert run_id in page.url
     page.wait_for_selector(".lab-plot .main-svg", timeout=60_000)
     launch.stop(run_id)
-    wait_for(lambda: ended(run_id), "the run to stop")
+    until(lambda: ended(run_id), "the run to stop")
     assert {info.run_id for info in runs()} - before == {run_id}
 
 
@@ -164,7 +165,7 @@ def test_a_run_is_started_and_stopped_by_keyboard_alone(
     (run_id,) = going()
     reach("Stop")
     page.keyboard.press("Enter")
-    wait_for(lambda: ended(run_id), "the run to stop")
+    until(lambda: ended(run_id), "the run to stop")
 
 
 def test_the_start_button_rests_while_a_run_goes_on(page: Page, dashboard: Dashboard, feeder: Feeder) -> None:

@@ -12,7 +12,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,10 @@ from lab.load.schedule import arrivals
 from lab.measure.records import OK, OUTCOMES, REFUSED, REQUESTS, TIMEOUT, Window
 from lab.spec import Arrival, ClosedLoop, Constant, ModelSpec, Poisson, Trace, Workload
 from lab.stream import read_stream
+from tests.lasting import Lasting
 from tests.load.fakes.servers import FakeServer, free_port, grpc_server, http_server
 from tests.load.fakes.service import Service
+from tests.waiting import until
 
 NULL = ModelSpec(name="null")
 ROOT = Path(__file__).parents[2]
@@ -114,22 +116,30 @@ def check_conservation(block: Block) -> None:  # S7
     assert (block.sent_ms[block.was_sent] >= block.due_ms[block.was_sent]).all()
 
 
+@contextmanager
+def _bench(folder: Path, workers: int) -> Iterator[Bench]:
+    with grpc_server(Service()) as grpc, http_server(Service()) as http, Generator(folder, workers) as generator:
+        yield Bench(folder, generator, {"grpc": grpc, "http": http})
+
+
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    folder = tmp_path_factory.mktemp("one")
+def _benches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Lasting[Bench]]]:
+    """By the number of their workers."""
     with ExitStack() as stack:
-        fakes = {
-            "grpc": stack.enter_context(grpc_server(Service())),
-            "http": stack.enter_context(http_server(Service())),
+        yield {
+            workers: stack.enter_context(Lasting(lambda n=workers: _bench(tmp_path_factory.mktemp("bench"), n)))
+            for workers in (1, 2)
         }
-        yield Bench(folder, stack.enter_context(Generator(folder, workers=1)), fakes)
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    folder = tmp_path_factory.mktemp("two")
-    with grpc_server(Service()) as fake, Generator(folder, workers=2) as generator:
-        yield Bench(folder, generator, {"grpc": fake})
+@pytest.fixture
+def bench(_benches: dict[int, Lasting[Bench]], request: pytest.FixtureRequest) -> Iterator[Bench]:
+    yield from _benches[1].lend(request)
+
+
+@pytest.fixture
+def two(_benches: dict[int, Lasting[Bench]], request: pytest.FixtureRequest) -> Iterator[Bench]:
+    yield from _benches[2].lend(request)
 
 
 # --- latency runs from the schedule ---
@@ -242,10 +252,7 @@ def test_a_server_that_never_answers_does_not_hold_the_run(bench: Bench) -> None
     assert set(block.outcome) == {TIMEOUT}
     assert (block.latency_ms >= 500).all()
     assert block.done_ms.max() < 400 + 500 + 2000
-    limit = time.monotonic() + 5
-    while service.cancelled < 20 and time.monotonic() < limit:
-        time.sleep(0.01)
-    assert service.cancelled == 20  # the server was told
+    until(lambda: service.cancelled == 20, "the server to be told")
 
 
 def test_a_killed_server_leaves_what_was_measured(bench: Bench) -> None:  # T13

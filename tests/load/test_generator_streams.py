@@ -22,8 +22,10 @@ from lab.measure.records import CANCELLED, OK, REFUSED, REQUESTS, TIMEOUT, TRUNC
 from lab.measure.summary import summarize
 from lab.spec import Arrival, ClosedLoop, Constant, ModelSpec, Workload
 from lab.stream import read_stream
+from tests.lasting import Lasting
 from tests.load.fakes.servers import FakeServer, free_port
 from tests.load.fakes.streams import Chunk, Story, generate_server, grpc_stream_server, openai_server
+from tests.waiting import until
 
 LLM = ModelSpec(name="llm")
 SERVERS = {"grpc": grpc_stream_server, "http": generate_server, "openai": openai_server}
@@ -70,11 +72,21 @@ def fake(protocol: str, story: Story) -> Iterator[FakeServer]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    folder = tmp_path_factory.mktemp("streams")
+@contextmanager
+def _bench(folder: Path) -> Iterator[Bench]:
     with Generator(folder, workers=1) as generator:
         yield Bench(folder, generator)
+
+
+@pytest.fixture(scope="module")
+def _benches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lasting[Bench]]:
+    with Lasting(lambda: _bench(tmp_path_factory.mktemp("streams"))) as lasting:
+        yield lasting
+
+
+@pytest.fixture
+def bench(_benches: Lasting[Bench], request: pytest.FixtureRequest) -> Iterator[Bench]:
+    yield from _benches.lend(request)
 
 
 @PROTOCOLS
@@ -116,10 +128,7 @@ def test_a_stream_that_never_ends_is_given_up_and_its_tokens_are_kept(bench: Ben
     with fake(protocol, story) as server:
         window = bench.begin(server.url, Constant(rate_rps=10), 0.5, protocol=protocol, timeout_s=0.8)
         progress = bench.generator.wait(30)
-        deadline = time.monotonic() + 5
-        while story.cancelled < 5 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert story.cancelled == 5
+        until(lambda: story.cancelled == 5)
     rows = bench.rows()
     assert len(rows) == 5
     assert {row["outcome"] for row in rows} == {TIMEOUT}
@@ -154,9 +163,7 @@ def test_a_server_that_dies_leaves_the_tokens_that_came(bench: Bench, protocol: 
         bench.generator.wait(0.2)
         server.kill()
         killed_ns = time.perf_counter_ns()
-    deadline = time.monotonic() + 10
-    while not bench.generator.poll().errors.get("refused") and time.monotonic() < deadline:
-        bench.generator.wait(0.05)
+    until(lambda: bench.generator.poll().errors.get("refused"))
     bench.generator.cancel()
     assert bench.generator.wait(10).done
     rows = bench.rows()

@@ -3,9 +3,8 @@ an answer must take its time."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from lab.serve.triton import Server
 from lab.spec import Arrival, ClosedLoop, Constant, ModelSpec, Workload
 from lab.stream import read_stream
 from tests.serve.conftest import tiny_folder as tiny_folder
+from tests.waiting import until
 
 pytestmark = pytest.mark.triton
 
@@ -54,12 +54,6 @@ class Bench:
         rows = scrape(self.server, [model.name]).to_pylist()
         return {row["field"]: row["value"] for row in rows if row["field"].startswith("engine_")}
 
-    def until(self, condition: Callable[[], bool], limit_s: float = 5.0) -> None:
-        deadline = time.monotonic() + limit_s
-        while not condition():
-            assert time.monotonic() < deadline, "waited in vain"
-            time.sleep(0.05)
-
 
 @pytest.fixture
 def bench(triton_server: Server, tiny_folder: Path, tmp_path: Path) -> Iterator[Bench]:
@@ -84,7 +78,7 @@ def test_each_token_is_a_chunk_and_every_length_is_what_was_asked(bench: Bench, 
         stamps = [row["sent_ns"], *row["chunk_ns"], row["done_ns"]]
         assert stamps == sorted(stamps)
     made = sum(row["output_tokens"] for row in rows)
-    bench.until(lambda: bench.engine(model)["engine_output_tokens"] == made)
+    until(lambda: bench.engine(model)["engine_output_tokens"] == made)
 
 
 @PROTOCOLS
@@ -121,7 +115,7 @@ def test_requests_that_are_given_up_stop_the_engine(bench: Bench, protocol: str)
     rows = bench.table().to_pylist()
     assert Counter(OUTCOMES[row["outcome"]] for row in rows) == {"timeout": 6}  # four that run, two that wait
     assert sorted(row["output_tokens"] > 0 for row in rows) == [False] * 2 + [True] * 4
-    bench.until(lambda: bench.engine(model)["engine_cancelled"] == 6)
+    until(lambda: bench.engine(model)["engine_cancelled"] == 6)
     engine = bench.engine(model)
     assert (engine["engine_running"], engine["engine_waiting"]) == (0, 0)
     made, told = engine["engine_output_tokens"], sum(row["output_tokens"] for row in rows)

@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 
 import pytest
 
@@ -12,6 +11,7 @@ from lab.run.catalogue import single
 from lab.run.folder import new_run_id
 from lab.serve import repository
 from lab.watch.host import model_processes
+from tests.waiting import until
 
 pytestmark = pytest.mark.triton
 
@@ -126,9 +126,7 @@ def test_a_model_whose_process_dies_is_named_and_its_timeouts_are_failures(trito
     folder = runner.create(experiment, new_run_id("load"), quick=False, settings=[], url=None)
 
     def kill() -> None:
-        deadline = time.monotonic() + 20
-        while folder.read("requests").num_rows < 60 and time.monotonic() < deadline:
-            time.sleep(0.02)
+        until(lambda: folder.read("requests").num_rows >= 60)
         for pid in model_processes(triton_server.pid)["null"]:
             os.kill(pid, signal.SIGKILL)
 

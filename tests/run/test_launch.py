@@ -1,7 +1,6 @@
 """Runs that a page starts: processes of their own, one however often the button is pressed, stopped from anywhere."""
 
 import threading
-import time
 
 import psutil
 import pytest
@@ -10,15 +9,9 @@ from lab.errors import InputError
 from lab.run import launch
 from lab.run.folder import RunFolder, new_run_id, runs
 from lab.spec import ModelSpec
+from tests.waiting import until
 
 pytestmark = pytest.mark.triton
-
-
-def wait_for(condition, limit_s=30.0):
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def runners(run_id):
@@ -36,11 +29,11 @@ def test_two_clicks_at_once_are_one_run_and_stop_from_elsewhere_ends_it(triton_s
     for click in clicks:
         click.join(30)
     folder = RunFolder.open(run_id)
-    wait_for(lambda: folder.read("requests").num_rows > 5)
+    until(lambda: folder.read("requests").num_rows > 5)
     assert len(runners(run_id)) == 1
     launch.stop(run_id)
-    wait_for(lambda: folder.status().state == "cancelled")
-    wait_for(lambda: not runners(run_id))
+    until(lambda: folder.status().state == "cancelled")
+    until(lambda: not runners(run_id))
     assert folder.read("requests").num_rows > 5
 
 
@@ -54,9 +47,9 @@ def test_what_the_run_refuses_reaches_the_page_as_its_own_line(lab_home):
 def test_a_second_run_waits_and_says_behind_whom(triton_server):
     first, second = new_run_id("load"), new_run_id("load")
     launch.start_live(ModelSpec(name="null"), first)
-    wait_for(lambda: RunFolder.open(first).read("requests").num_rows > 5)
+    until(lambda: RunFolder.open(first).read("requests").num_rows > 5)
     launch.start_live(ModelSpec(name="null"), second)
-    wait_for(lambda: first in RunFolder.open(second).status().phase)
+    until(lambda: first in RunFolder.open(second).status().phase)
     assert RunFolder.open(second).status().state == "queued"
     launch.stop(second)
     launch.stop(first)

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from lab.run.catalogue import single
 from lab.run.folder import RunFolder, new_run_id
 from lab.serve.triton import Server
 from lab.spec import Batching, Experiment, Judge, ModelSpec, Poisson, Reference, Slo, Workload
+from tests.waiting import until
 
 pytestmark = pytest.mark.triton
 PROJECT = Path(__file__).parents[2]
@@ -31,13 +31,6 @@ def start(experiment, stop=None):
 def short(model="null", rate_rps=50.0, duration_s=2.0, **more):
     workload = {"arrival": {"kind": "poisson", "rate_rps": rate_rps}, "duration_s": duration_s, "warmup_s": 0.3, **more}
     return single({"name": model}, workload, [])
-
-
-def wait_for(condition, limit_s=20.0):
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def test_a_run_ends_done_with_every_request_accounted_for(triton_server):
@@ -92,7 +85,7 @@ def test_stop_keeps_what_was_measured(triton_server):
         target=runner.run, args=(experiment, folder), kwargs={"stop": stop, "report": lambda line: None}
     )
     thread.start()
-    wait_for(lambda: folder.read("requests").num_rows > 20)
+    until(lambda: folder.read("requests").num_rows > 20)
     control.send(folder.run_id, {"stop": True})
     thread.join(20)
     assert not thread.is_alive()
@@ -112,13 +105,13 @@ def test_rate_and_batching_change_under_load_and_the_moments_are_kept(triton_ser
     )
     thread.start()
     try:
-        wait_for(lambda: folder.read("requests").num_rows > 10)
+        until(lambda: folder.read("requests").num_rows > 10)
         control.send(folder.run_id, {"rate_rps": 300})
         control.send(folder.run_id, {"batching": {"max_batch_size": 8, "max_queue_delay_us": 1000}})
         control.send(folder.run_id, {"concurrency": 3})
-        wait_for(lambda: sum(e["kind"] == "change" for e in folder.events()) == 2)
+        until(lambda: sum(e["kind"] == "change" for e in folder.events()) == 2)
         moment = next(e["t_ns"] for e in folder.events() if e["kind"] == "change" and e["field"] == "rate_rps")
-        wait_for(lambda: _sent_between(folder, moment, moment + 1_000_000_000) > 200)
+        until(lambda: _sent_between(folder, moment, moment + 1_000_000_000) > 200)
     finally:
         stop.set()
         thread.join(20)
@@ -147,7 +140,7 @@ def test_a_server_killed_in_mid_run_ends_it_failed_with_the_time_of_death(triton
 
     thread = threading.Thread(target=measure)
     thread.start()
-    wait_for(lambda: folder.read("requests").num_rows > 20)
+    until(lambda: folder.read("requests").num_rows > 20)
     os.kill(Server.attach().pid, signal.SIGKILL)
     thread.join(30)
     assert not thread.is_alive()
@@ -184,12 +177,12 @@ def test_kill_9_of_the_runner_shows_interrupted_and_keeps_every_flushed_record(t
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    wait_for(lambda: (lab_home / "runs" / run_id).is_dir())
+    until(lambda: (lab_home / "runs" / run_id).is_dir())
     folder = RunFolder.open(run_id)
-    wait_for(lambda: folder.read("requests").num_rows > 100)
+    until(lambda: folder.read("requests").num_rows > 100)
     process.kill()
     process.wait(10)
-    wait_for(lambda: folder.status().state == "interrupted", limit_s=5.0)
+    until(lambda: folder.status().state == "interrupted")
     rows = folder.read("requests").num_rows
     assert rows > 100
     summary = results.document(folder)["cells"][0]["summary"]

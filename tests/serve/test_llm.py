@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -13,6 +12,7 @@ from lab.serve.metrics import scrape
 from lab.serve.models.engine import Engine, Options, run_to_end
 from lab.spec import ModelSpec
 from tests.serve.stream import COUNTS, Stream, ask
+from tests.waiting import until
 
 pytestmark = pytest.mark.triton
 
@@ -47,13 +47,6 @@ def engine(server, model="tiny"):
     """The engine's counters by field, None for one that it does not have."""
     rows = scrape(server, [model]).to_pylist()
     return {row["field"]: row["value"] for row in rows if row["model"] == model and row["field"].startswith("engine_")}
-
-
-def until(condition, limit_s=20.0):
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def test_each_token_is_a_response_and_the_end_an_empty_one(loaded, alone):

@@ -11,6 +11,7 @@ from tritonclient.utils import InferenceServerException
 from lab.serve.metrics import scrape
 from lab.spec import ModelSpec
 from tests.serve.stream import Stream, ask
+from tests.waiting import until
 
 pytestmark = pytest.mark.triton
 
@@ -31,13 +32,6 @@ def load(triton_server):
 def engine(server):
     rows = scrape(server, ["llm"]).to_pylist()
     return {row["field"]: row["value"] for row in rows if row["model"] == "llm" and row["field"].startswith("engine_")}
-
-
-def until(condition, limit_s=60.0):
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def test_a_request_that_is_given_up_stops_within_two_tokens(load, triton_server):
@@ -96,7 +90,7 @@ def test_a_killed_model_process_is_named_refuses_and_serves_again_after_a_load(l
     for process in psutil.Process(triton_server.pid).children():
         if any(word.endswith("/llm/1/model.py") for word in process.cmdline()):
             process.kill()
-    until(lambda: triton_server.state("llm").reason == "0 of its 1 processes live; load it again", limit_s=2)
+    until(lambda: triton_server.state("llm").reason == "0 of its 1 processes live; load it again")
     with pytest.raises(InferenceServerException, match="not healthy"):
         ask(url, "llm", "Hello", {**LONG, "max_tokens": 2})
     load()

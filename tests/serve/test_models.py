@@ -14,6 +14,7 @@ from sklearn.datasets import load_digits
 
 from lab.serve import python_env, weights
 from lab.spec import Batching, ModelSpec
+from tests.waiting import until
 
 pytestmark = pytest.mark.triton
 
@@ -55,13 +56,12 @@ def at_once(server, model, parts, name, output):
 
 def executions(server, model, rows):
     """Executions that `rows` rows took; waits until all are counted, since Triton answers before it counts."""
-    deadline = time.monotonic() + 10
-    while True:
+
+    def counted():
         stats = server.client.get_inference_statistics(model).model_stats[0]
-        if stats.inference_count >= rows:
-            return stats.execution_count
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
+        return stats.execution_count if stats.inference_count >= rows else None
+
+    return until(counted)
 
 
 def digits():

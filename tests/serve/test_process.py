@@ -6,22 +6,15 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from lab.serve.process import BoundedLog, Process, born, is_same, last_lines
+from tests.waiting import until
 
 PROJECT = Path(__file__).parents[2]
 SLEEP = ["/bin/sleep", "600"]
-
-
-def until(condition, limit_s=10.0):
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])

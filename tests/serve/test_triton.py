@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -20,16 +19,10 @@ from lab.serve import health, leftovers, record, repository
 from lab.serve.metrics import scrape
 from lab.serve.triton import Server
 from lab.spec import Batching, ModelSpec
+from tests.waiting import until
 
 pytestmark = pytest.mark.triton
 PROJECT = Path(__file__).parents[2]
-
-
-def until(condition, limit_s=20.0):
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def ask(server, model, values, name="INPUT", output="OUTPUT", timeout=20.0):

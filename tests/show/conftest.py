@@ -1,6 +1,5 @@
 """Run folders for charts and pages: built once a session by simulation, copied into a LAB_HOME of each test's own."""
 
-import os
 import runpy
 import shutil
 from collections.abc import Iterator
@@ -30,20 +29,20 @@ KV_CACHE, LLM_BATCHING, LLM_LOAD = (
 
 
 @pytest.fixture(scope="session")
-def shelf(tmp_path_factory: pytest.TempPathFactory, lab_home: Path) -> Iterator[Path]:
+def shelf(tmp_path_factory: pytest.TempPathFactory, lab_home: Path) -> Path:
     """A LAB_HOME that holds one finished, one stopped and one failed batching run, and a finished run of each kind on
     a language model. Not to be written to."""
     own = tmp_path_factory.mktemp("shelf")
-    os.environ["LAB_HOME"] = str(own)
-    synthetic.batching_run(DONE, duration_s=2.0, repeats=2)
-    synthetic.batching_run(STOPPED, duration_s=2.0, state="cancelled")
-    synthetic.batching_run(FAILED, duration_s=2.0, state="failed")
-    synthetic_llm.run("kv_cache", KV_CACHE)
-    synthetic_llm.run("llm_batching", LLM_BATCHING)
-    synthetic_llm.run("quantization", QUANTIZATION)
-    synthetic_llm.load_run(LLM_LOAD, 20.0)
-    os.environ["LAB_HOME"] = str(lab_home)
-    yield own
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAB_HOME", str(own))
+        synthetic.batching_run(DONE, duration_s=2.0, repeats=2)
+        synthetic.batching_run(STOPPED, duration_s=2.0, state="cancelled")
+        synthetic.batching_run(FAILED, duration_s=2.0, state="failed")
+        synthetic_llm.run("kv_cache", KV_CACHE)
+        synthetic_llm.run("llm_batching", LLM_BATCHING)
+        synthetic_llm.run("quantization", QUANTIZATION)
+        synthetic_llm.load_run(LLM_LOAD, 20.0)
+    return own
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -87,7 +86,6 @@ def full_home(empty_home: Path, shelf: Path) -> Path:
 @pytest.fixture(scope="session")
 def document(shelf: Path, lab_home: Path) -> dict[str, Any]:
     """The finished run's document."""
-    os.environ["LAB_HOME"] = str(shelf)
-    found = results.document(results.RunFolder.open(DONE))
-    os.environ["LAB_HOME"] = str(lab_home)
-    return found
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAB_HOME", str(shelf))
+        return results.document(results.RunFolder.open(DONE))

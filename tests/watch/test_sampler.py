@@ -20,8 +20,7 @@ from lab.measure.records import TELEMETRY
 from lab.watch import host, sampler
 from lab.watch.reading import Reading
 from lab.watch.sampler import Sampler
-
-LIMIT_S = 15.0
+from tests.waiting import LIMIT_S, until
 
 
 class Rows:
@@ -39,16 +38,6 @@ class Rows:
 
     def of(self, subject: str, field: str) -> list[dict[str, Any]]:
         return [row for row in self.all() if (row["subject"], row["field"]) == (subject, field)]
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    """The condition's first true value; an AssertionError when there is none in LIMIT_S."""
-    end = time.monotonic() + LIMIT_S
-    while time.monotonic() < end:
-        if found := condition():
-            return found
-        time.sleep(0.02)
-    raise AssertionError("it never came true")
 
 
 def values(rows: list[dict[str, Any]]) -> list[float]:

@@ -38,6 +38,7 @@ class FakeServer:
         if self._stop is not None:
             stop, self._stop = self._stop, None
             self._in_loop(stop())
+            self._loop.call_soon_threadsafe(self._loop.stop)
 
 
 class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):

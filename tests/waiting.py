@@ -1,0 +1,20 @@
+"""Waiting for what a process, a server or a thread is about to do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+LIMIT_S = 60.0
+"""So long that only a fault reaches it, whatever else the machine does. How fast a thing is, is not tested by this."""
+
+
+def until(condition: Callable[[], T], what: str = "", limit_s: float = LIMIT_S) -> T:
+    """The condition's first true value; an AssertionError when there is none."""
+    deadline = time.monotonic() + limit_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"waited {limit_s:g} s in vain" + (f" for {what}" if what else "")
+        time.sleep(0.01)
+    return found
