@@ -30,6 +30,13 @@ SHARED = ("downloads", "triton", "models")
 TIERS = ("gpu", "triton", "browser")
 
 
+def pytest_configure() -> None:
+    """Ctrl-C reaches the processes that tests start, also where the tests themselves run in the background of a shell:
+    there it is ignored, and children inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Quick tiers first: what needs no server, then Triton, then the browser."""
 
