@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from lab.errors import FolderError, InputError, RunError
 from lab.measure.answers import unequal
+from lab.measure.ending import Course, ending
 from lab.measure.records import OK, OUTCOMES, Requests, Window
 from lab.measure.server import ServerDelta, server_delta
 from lab.measure.summary import Summary, summarize
