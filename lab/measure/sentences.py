@@ -13,7 +13,6 @@ from typing import Any
 
 from lab.measure.doubts import doubts, more_repeats, more_samples
 from lab.measure.formats import QualityOf
-from lab.measure.formats import QualityOf
 from lab.measure.judgement import TRIVIAL_FRACTION, CellResult, Comparison, Saturation, same, unique
 from lab.measure.phrases import a_delay, delay_us, latency_phrase
 from lab.measure.reasons import why
@@ -164,14 +163,6 @@ class _Story:
         subject = a_delay(delay) if delay else self.say.subject(chosen.level)
         rate = f"{self.say.does(primary)}, " if primary.metric in TOLD_AT_LOW_LOAD and primary.ratio else ""
         return f"{self.say.where(chosen)} {subject} {rate}{latency_phrase(effects)}{nothing}{untold}."
-
-    def elsewhere(self, told: Comparison) -> str:
-        """The best level at the lowest load, where levels answer differently and it is another than the one told."""
-        low = [c for c in self._at_lowest_load() if c.effects[self.judge.primary].verdict != "not comparable"]
-        if self.say.quality is None or not low or same(low[0].at, told.at):
-            return ""
-        best = self._best(low)
-        return "" if same(best.level, told.level) else f"{self._told(best)}{self.say.price(best)}."
 
     def elsewhere(self, told: Comparison) -> str:
         """The best level at the lowest load, where levels answer differently and it is another than the one told."""

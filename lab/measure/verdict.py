@@ -9,7 +9,6 @@ from typing import Any
 
 from lab.measure import sentences
 from lab.measure.formats import QualityOf
-from lab.measure.formats import QualityOf
 from lab.measure.judgement import CellResult, Saturation, comparisons, holds, same, unique
 from lab.measure.words import join, level_label
 from lab.spec import Experiment, Judge, plain
