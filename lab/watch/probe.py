@@ -5,9 +5,10 @@ arithmetic rate. A figure below its floor is a bug, in the figure or in the floo
 
 - reading: the sum of 512 MB of float32 on large pages, many times any cache. Six other ways of reading (numpy's and
   compiled loops, with prefetching and without) came out within 5 % of it where this was written;
-- arithmetic: a product of two 1024 × 1024 matrices, 2 × 1024³ operations, in float32 and in bfloat16.
+- arithmetic: a product of two 1024 × 1024 matrices, 2 × 1024³ operations, in float32, in bfloat16, and in int8 with
+  sums in int32.
 
-Measured once a machine, in 3 s, in a process of its own (torch does not belong into the runner), and kept in LAB_HOME.
+Measured once a machine, in 4 s, in a process of its own (torch does not belong into the runner), and kept in LAB_HOME.
 Knows nothing of GPUs. A machine that is busy meanwhile is slower: measure on an idle one, `again=True` to repeat.
 """
 
@@ -40,11 +41,12 @@ class Probe:
     read_bandwidth_bytes_s: float | None
     matmul_bf16_flop_s: float | None
     matmul_fp32_flop_s: float | None
+    matmul_int8_op_s: float | None
     reason: str | None = None
 
 
 def probe(again: bool = False) -> Probe:
-    """This machine's figures: those kept from before, or measured now (about 3 s). A failure is not kept."""
+    """This machine's figures: those kept from before, or measured now (about 4 s). A failure is not kept."""
     cpu, threads = cpu_name(), len(os.sched_getaffinity(0))
     place = home.home() / "probe.json"
     with home.locked(place.with_suffix(".lock")):
@@ -93,7 +95,7 @@ def _measure_apart(cpu: str, threads: int) -> Probe:
         reason = f"the probe ended with {said[-1] if said else f'exit status {error.returncode}'}"
     except (OSError, ValueError, TypeError, IndexError) as error:
         reason = f"the probe gave no figures ({error})"
-    return Probe(cpu, threads, None, None, None, reason)
+    return Probe(cpu, threads, None, None, None, None, reason)
 
 
 def measure() -> dict[str, float | str | None]:
@@ -110,11 +112,15 @@ def measure() -> dict[str, float | str | None]:
         bandwidth = BUFFER_BYTES / _least_s(buffer.sum)
     else:
         reason = f"bandwidth: less than {2 * BUFFER_BYTES // 2**20} MB of memory are free"
-    flop = 2 * MATRIX**3
+    operations = 2 * MATRIX**3
     matmul = {}
-    for name, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
-        a, b = (torch.rand(MATRIX, MATRIX).to(dtype) for _ in range(2))
-        matmul[f"matmul_{name}_flop_s"] = flop / _least_s(lambda a=a, b=b: a @ b)  # type: ignore[misc]
+    for name, dtype, product in (
+        ("matmul_bf16_flop_s", torch.bfloat16, torch.matmul),
+        ("matmul_fp32_flop_s", torch.float32, torch.matmul),
+        ("matmul_int8_op_s", torch.int8, torch._int_mm),
+    ):
+        a, b = (torch.randint(-100, 100, (MATRIX, MATRIX)).to(dtype) for _ in range(2))
+        matmul[name] = operations / _least_s(lambda a=a, b=b, product=product: product(a, b))  # type: ignore[misc]
     return {"read_bandwidth_bytes_s": bandwidth, **matmul, "reason": reason}
 
 

@@ -13,7 +13,13 @@ import pytest
 from lab.watch import probe as module
 from lab.watch.probe import Probe, cpu_name, measure, probe
 
-FOUND = {"read_bandwidth_bytes_s": 2e10, "matmul_bf16_flop_s": 3e11, "matmul_fp32_flop_s": 1e11, "reason": None}
+FOUND = {
+    "read_bandwidth_bytes_s": 2e10,
+    "matmul_bf16_flop_s": 3e11,
+    "matmul_fp32_flop_s": 1e11,
+    "matmul_int8_op_s": 6e11,
+    "reason": None,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +50,7 @@ def test_figures_are_of_a_machines_size(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(module, "BUFFER_BYTES", 64 * 2**20)
     found = measure()
     assert found["reason"] is None
-    for name in ("read_bandwidth_bytes_s", "matmul_fp32_flop_s", "matmul_bf16_flop_s"):
+    for name in FOUND.keys() - {"reason"}:
         assert 1e7 < found[name] < 1e14  # type: ignore[operator]
 
 
@@ -85,7 +91,7 @@ def test_what_cannot_be_measured_is_none_and_is_tried_again(
 ) -> None:
     process = Process(monkeypatch, said)
     found = probe()
-    assert (found.read_bandwidth_bytes_s, found.matmul_bf16_flop_s, found.matmul_fp32_flop_s) == (None, None, None)
+    assert {getattr(found, name) for name in FOUND.keys() - {"reason"}} == {None}
     assert found.reason is not None and words in found.reason
     process.said = FOUND
     assert probe().reason is None
@@ -105,9 +111,20 @@ def test_too_little_memory_leaves_the_other_figures(monkeypatch: pytest.MonkeyPa
 def test_a_damaged_file_is_measured_anew(monkeypatch: pytest.MonkeyPatch, own_home: Path, text: str) -> None:
     (own_home / "probe.json").write_text(text)
     Process(monkeypatch)
-    assert probe() == Probe(cpu_name(), probe().threads, 2e10, 3e11, 1e11)
+    assert probe() == Probe(cpu_name(), probe().threads, 2e10, 3e11, 1e11, 6e11)
 
 
 def test_torch_stays_out_of_the_callers_process(own_home: Path) -> None:
     code = "import sys, lab.watch.probe; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(module.__file__).parents[2]).returncode == 0
+
+
+def test_a_figure_that_an_older_file_lacks_is_measured(monkeypatch: pytest.MonkeyPatch, own_home: Path) -> None:
+    process = Process(monkeypatch)
+    probe()
+    kept = json.loads((own_home / "probe.json").read_text())
+    for figures in kept.values():
+        del figures["matmul_int8_op_s"]
+    (own_home / "probe.json").write_text(json.dumps(kept))
+    assert probe().matmul_int8_op_s == 6e11
+    assert process.runs == 2

@@ -14,9 +14,8 @@ import mmap
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,58 +23,54 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .decoder import Span, reader
-from .forward import (
-    DOWN,
-    EMBEDDING,
-    GATE_UP,
-    HEAD,
-    OUT,
-    QKV,
-    Batch,
-    Cache,
-    Shape,
-    Space,
-    Weights,
-    forward,
-    phases,
-)
+from .decoder import Span
+from .formats import BF16, BLOCK, COLUMNS, INT8_WEIGHT, LANES, padded
+from .forward import EMBEDDING, QKV, Batch, Cache, Shape, Space, Weights, forward, head_words, phases
 from .llama_config import LlamaConfig
+from .packed_weights import read as read_weights
 from .pieces import EPOCH, FIRST
-from .vector_code import BLOCK, LANES, TILE, pack, padded
+from .quantized_reader import WeightsFolder
+from .tiles import TILE
 
 
 class PackedCache:
     """Keys and values of `slots` sequences of up to `tokens` tokens, laid out as forward.Cache says."""
 
-    def __init__(self, config: LlamaConfig, slots: int, tokens: int, layers: int) -> None:
+    def __init__(self, config: LlamaConfig, slots: int, tokens: int, layers: int, format: int = BF16) -> None:
         self.slots, self.tokens = slots, tokens
-        room, dim = padded(tokens), padded(config.head_dim)
-        heads = _small_pages(layers * slots * 2 * config.kv_heads * room * dim)
-        heads = heads.reshape(layers, slots, 2, config.kv_heads, room * dim)
-        self.view = Cache(heads.reshape(-1), heads.reshape(-1).view(np.uint32), layers, slots, room)
-        self._keys = heads[:, :, 0].reshape(layers, slots, config.kv_heads, room * dim)
-        self._values = heads[:, :, 1].reshape(layers, slots, config.kv_heads, dim // BLOCK, room // 2, 2 * BLOCK)
-        self._head_dim = config.head_dim
+        room, dim, width = padded(tokens), padded(config.head_dim), COLUMNS[format]
+        size = head_words(format, config.head_dim, room)
+        heads = _small_pages(layers * slots * 2 * config.kv_heads * size)
+        self.view = Cache(heads, format, layers, slots, room)
+        heads = heads.reshape(layers, slots, 2, config.kv_heads, size)
+        scales = 0 if format == BF16 else 1  # words a token
+        self._keys, self._key_words = heads[:, :, 0], scales + padded(config.head_dim, width) // width
+        values = heads[:, :, 1]
+        self._scales = values[..., : scales * room]
+        shape = (layers, slots, config.kv_heads, dim // BLOCK, room // width, BLOCK)
+        self._values, self._width = values[..., scales * room :].reshape(shape), width
 
     @property
     def bytes(self) -> int:
-        return int(self.view.elements.nbytes)
+        """Of keys, values and, in 8 bits, their scales."""
+        return int(self.view.words.nbytes)
 
     def move(self, source: int, target: int, tokens: int) -> None:
         """The first `tokens` tokens of slot `source` into slot `target`."""
-        keys, pairs = padded(tokens) * self._head_dim, padded(tokens) // 2
-        self._keys[:, target, :, :keys] = self._keys[:, source, :, :keys]
-        self._values[:, target, :, :, :pairs] = self._values[:, source, :, :, :pairs]
+        room = padded(tokens)
+        for part, words in ((self._keys, room * self._key_words), (self._scales, room)):
+            part[:, target, :, :words] = part[:, source, :, :words]
+        steps = room // self._width
+        self._values[:, target, :, :, :steps] = self._values[:, source, :, :, :steps]
 
 
-def _small_pages(elements: int) -> np.ndarray:
-    """Zeros, uint16 (see KVCache why), on pages of 4 KB: only what holds tokens takes memory then. numpy would ask for
+def _small_pages(words: int) -> np.ndarray:
+    """Zeros, uint32 (see KVCache why), on pages of 4 KB: only what holds tokens takes memory then. numpy would ask for
     pages of 2 MB, and the first token of each head would touch all of them."""
-    memory = mmap.mmap(-1, 2 * elements)
+    memory = mmap.mmap(-1, 4 * words)
     with suppress(OSError):  # a kernel without large pages
         memory.madvise(mmap.MADV_NOHUGEPAGE)
-    return np.frombuffer(memory, np.uint16)
+    return np.frombuffer(memory, np.uint32)
 
 
 class CompiledDecoder:
@@ -83,11 +78,16 @@ class CompiledDecoder:
 
     dtype, device = torch.bfloat16, "cpu"
 
-    def __init__(self, config: LlamaConfig, read: Callable[[str], Tensor], threads: int = 1) -> None:
-        """`read` gives the tensor of a Hugging Face name, such as "model.norm.weight"."""
-        if config.hidden % 2 or config.head_dim % 2:
-            raise ValueError(f"hidden_size {config.hidden}, head_dim {config.head_dim}; allowed: even numbers")
-        self.config = config
+    def __init__(
+        self,
+        config: LlamaConfig,
+        weights: Weights,
+        threads: int = 1,
+        kv_cache_precision: str | None = None,
+        precision: str = "bf16",
+    ) -> None:
+        """`kv_cache_precision` "bf16" (None as well) or "int8"; `precision` is that of the weights."""
+        self.config, self.precision = config, precision
         self._shape = Shape(
             layers=config.layers,
             hidden=config.hidden,
@@ -97,7 +97,8 @@ class CompiledDecoder:
             head_dim=config.head_dim,
             norm_eps=config.norm_eps,
         )
-        self._weights = _weights(config, read)
+        self._weights = weights
+        self._cache_format = {None: BF16, "bf16": BF16, "int8": INT8_WEIGHT}[kv_cache_precision]
         self._threads = threads
         self._helpers = [_Helper(i) for i in range(1, threads)]
         for helper in self._helpers:
@@ -106,19 +107,26 @@ class CompiledDecoder:
         self.prefill([Span([0])], None)  # compiles, or loads what was compiled before
 
     @classmethod
-    def load(cls, folder: Path, threads: int = 1) -> CompiledDecoder:
-        """From a Hugging Face folder. ValueError when its architecture is another one or a tensor is missing."""
-        return cls(LlamaConfig.read(folder), reader(folder), threads)
+    def load(cls, folder: Path, threads: int = 1, kv_cache_precision: str | None = None) -> CompiledDecoder:
+        """From a Hugging Face folder, quantized or not (quantized_reader.py). ValueError when its architecture is
+        another one, or a tensor is missing or refused."""
+        config = LlamaConfig.read(folder)
+        if config.hidden % 2 or config.head_dim % 2:
+            raise ValueError(f"hidden_size {config.hidden}, head_dim {config.head_dim}; allowed: even numbers")
+        weights = WeightsFolder(folder)
+        packed = read_weights(weights, config)
+        return cls(config, packed, threads, kv_cache_precision, weights.precision or "bf16")
 
     def cache(self, slots: int, tokens: int) -> PackedCache:
-        return PackedCache(self.config, slots, tokens, self.config.layers)
+        return PackedCache(self.config, slots, tokens, self.config.layers, self._cache_format)
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of weights that one decode step reads: all of them but an embedding of its own."""
-        at = self._weights.at
+        matrices = self._weights.matrices
         used = int(self._weights.arena.nbytes + self._weights.norms.nbytes)
-        return used if self.config.tied_embeddings else used - 4 * int(at[0, QKV] - at[-1, EMBEDDING])
+        embedding = 0 if self.config.tied_embeddings else int(matrices[0, QKV, 0] - matrices[-1, EMBEDDING, 0])
+        return used - 4 * embedding
 
     def prefill(self, spans: Sequence[Span], cache: PackedCache | None, every_token: bool = False) -> Tensor:
         """Reads all tokens of all spans; logits [spans, vocabulary] after the last token of each, or after
@@ -130,7 +138,7 @@ class CompiledDecoder:
         tokens = [token for span in spans for token in span.tokens]
         positions = [position for span in spans for position in range(span.start, span.end)]
         if cache is None:  # room for one layer at a time
-            cache = PackedCache(self.config, len(spans), max(positions) + 1, layers=1)
+            cache = PackedCache(self.config, len(spans), max(positions) + 1, 1, self._cache_format)
             slots = [slot for slot, span in enumerate(spans) for _ in span.tokens]
         else:
             slots = [span.slot for span in spans for _ in span.tokens]
@@ -168,17 +176,21 @@ class CompiledDecoder:
             return np.zeros(sizes, np.float32)
 
         def pairs(*sizes: int) -> np.ndarray:
-            return np.zeros((*sizes[:-1], sizes[-1] // 2), np.uint32)
+            return np.zeros((*sizes[:-1], padded(sizes[-1], 4) // 2), np.uint32)
+
+        heads, longest = shape.heads * shape.head_dim, max(shape.hidden, shape.heads * shape.head_dim, shape.mlp)
 
         return Space(
             x=floats(rows, padded(shape.hidden)),
             qkv=floats(rows, padded((shape.heads + 2 * shape.kv_heads) * shape.head_dim)),
-            answer=pairs(rows, shape.heads * shape.head_dim),
+            answer=pairs(rows, heads),
             inner=pairs(rows, shape.mlp),
             meeting=np.zeros(FIRST + 2 * phases(shape.layers), np.int64),
-            normed=pairs(threads, rows, shape.hidden),
+            entered=pairs(threads, rows, longest + longest // 4),  # INT4: a sum for 8 columns or more
+            row=floats(threads, longest),
             queries=pairs(threads, group, shape.head_dim),
             scores=floats(threads, group, tokens),
+            totals=floats(threads, group),
             shares=pairs(threads, group, tokens),
             sums=floats(threads, TILE, BLOCK),
         )
@@ -204,64 +216,3 @@ class _Helper:
 def _batch(tokens: Any, positions: Any, slots: Any, last: Any, distinct: bool) -> Batch:
     tokens, positions, slots, last = (np.array(values, np.int64) for values in (tokens, positions, slots, last))
     return Batch(tokens, positions, slots, last, distinct)
-
-
-def _weights(config: LlamaConfig, read: Callable[[str], Tensor]) -> Weights:
-    def matrix(name: str) -> np.ndarray:
-        """As the bits of bfloat16."""
-        bits: np.ndarray = read(f"{name}.weight").to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
-        return bits
-
-    def alternating(*names: str) -> np.ndarray:
-        parts = []
-        for name in names:
-            rows = matrix(name)
-            whole = np.zeros((padded(len(rows), LANES), rows.shape[1]), np.uint16)
-            whole[: len(rows)] = rows
-            parts.append(whole.reshape(-1, LANES, rows.shape[1]))
-        return np.stack(parts, axis=1).reshape(-1, parts[0].shape[-1])
-
-    def fused(*names: str) -> np.ndarray:
-        return np.concatenate([matrix(name) for name in names])
-
-    def wide(name: str) -> np.ndarray:
-        rows = matrix(name)
-        return np.pad(rows, ((0, 0), (0, padded(config.mlp, LANES) - rows.shape[1])))
-
-    makers: list[tuple[tuple[int, int], Callable[[], np.ndarray]]] = []
-    if not config.tied_embeddings:
-        makers.append(((config.layers, EMBEDDING), lambda: matrix("model.embed_tokens")))
-    for i in range(config.layers):
-        layer = f"model.layers.{i}"
-        attention, mlp = f"{layer}.self_attn", f"{layer}.mlp"
-        makers += [
-            ((i, QKV), partial(fused, f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj")),
-            ((i, OUT), partial(matrix, f"{attention}.o_proj")),
-            ((i, GATE_UP), partial(alternating, f"{mlp}.gate_proj", f"{mlp}.up_proj")),
-            ((i, DOWN), partial(wide, f"{mlp}.down_proj")),
-        ]
-    head = "model.embed_tokens" if config.tied_embeddings else "lm_head"
-    makers.append(((config.layers, HEAD), partial(matrix, head)))
-
-    arena = np.empty(_arena_pairs(config), np.uint32)  # numpy asks for huge pages: half the time of a step
-    at, end = np.zeros((config.layers + 1, 4), np.int64), 0
-    for place, make in makers:
-        packed = pack(make()).reshape(-1)
-        at[place] = end
-        arena[end : end + len(packed)] = packed
-        end += len(packed)
-    if config.tied_embeddings:
-        at[config.layers, EMBEDDING] = at[config.layers, HEAD]
-    names = [f"model.layers.{i}.{kind}_layernorm" for i in range(config.layers) for kind in ("input", "post_attention")]
-    norms = np.stack([read(f"{name}.weight").float().numpy() for name in [*names, "model.norm"]])
-    turns = config.rope_theta ** -(np.arange(0, config.head_dim, 2, dtype=np.float32) / np.float32(config.head_dim))
-    angles = np.outer(np.arange(config.context_tokens, dtype=np.float32), turns.astype(np.float32))
-    return Weights(arena, at, norms, np.cos(angles), np.sin(angles))
-
-
-def _arena_pairs(config: LlamaConfig) -> int:
-    heads, mlp = config.heads * config.head_dim, padded(config.mlp, LANES)
-    qkv = padded(heads + 2 * config.kv_heads * config.head_dim) * config.hidden
-    layer = qkv + padded(config.hidden) * (heads + mlp) + 2 * mlp * config.hidden
-    vocabulary = padded(config.vocabulary) * config.hidden * (1 if config.tied_embeddings else 2)
-    return (config.layers * layer + vocabulary) // 2

@@ -18,17 +18,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
-from torch.nn.functional import embedding, layer_norm, linear, scaled_dot_product_attention, silu
+from torch.nn.functional import scaled_dot_product_attention, silu
 
+from .kv_cache import KVCache
+from .layers import Parts
 from .llama_config import LlamaConfig
+from .quantized_reader import WeightsFolder
 
 if TYPE_CHECKING:
     from .compiled_decoder import CompiledDecoder
+
+ACTIVATIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""By precision; with quantized weights they are bfloat16."""
+NAMES = {dtype: name for name, dtype in ACTIVATIONS.items()}
 
 Attend = Callable[[int, Tensor], Tensor]
 """(layer, qkv [n, heads + 2 kv_heads, head_dim], rotated) → attention's answer [n, heads × head_dim]."""
@@ -47,118 +53,46 @@ class Span:
         return self.start + len(self.tokens)
 
 
-class Linear:
-    """A weight [out, in] applied to rows: x [n, in] → [n, out]."""
-
-    def __init__(self, weight: Tensor) -> None:
-        self.bytes = weight.numel() * weight.element_size()
-        self._weight = weight
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return linear(x, self._weight)
-
-
-class RMSNorm:
-    """x / sqrt(mean(x²) + eps) × weight (https://arxiv.org/abs/1910.07467), for x [n, hidden].
-
-    Written as the LayerNorm of (x, −x), whose mean is 0 and whose variance is the mean of x²: on a CPU torch has one
-    kernel for that and makes RMSNorm of a dozen small ones, 3 ms in a step of SmolLM2 instead of 1.5.
-    """
-
-    def __init__(self, weight: Tensor, eps: float) -> None:
-        self.bytes = weight.numel() * weight.element_size()
-        self._hidden, self._eps = len(weight), eps
-        self._weight = torch.cat((weight, weight))
-
-    def __call__(self, x: Tensor) -> Tensor:
-        both = torch.cat((x, -x), dim=-1)
-        return layer_norm(both, (2 * self._hidden,), self._weight, None, self._eps)[:, : self._hidden]
-
-
-class KVCache:
-    """Keys and values of `slots` sequences of up to `tokens` tokens; all memory is taken here, none while serving.
-
-    The tokens of one head lie one after the other, which is how attention reads them.
-
-    Zeros and not just empty memory: a masked-out place still takes part in the arithmetic, with weight 0, and 0 × NaN
-    is NaN. On Linux untouched pages of zeros cost no memory.
-    """
-
-    def __init__(self, config: LlamaConfig, slots: int, tokens: int, dtype: torch.dtype, device: str = "cpu") -> None:
-        self.slots, self.tokens = slots, tokens
-        # Key heads, then value heads, as the fused projection delivers them: one write stores both.
-        shape = (config.layers, slots, 2 * config.kv_heads, tokens, config.head_dim)
-        self.kv = torch.zeros(shape, dtype=dtype, device=device)
-
-    @property
-    def bytes(self) -> int:
-        return self.kv.numel() * self.kv.element_size()
-
-    def move(self, source: int, target: int, tokens: int) -> None:
-        """The first `tokens` tokens of slot `source` into slot `target`."""
-        self.kv[:, target, :, :tokens] = self.kv[:, source, :, :tokens]
-
-
-@dataclass(frozen=True)
-class Layer:
-    """Projections that read the same input are one matrix: fewer, larger multiplications."""
-
-    attention_norm: RMSNorm
-    qkv: Linear  # hidden → (heads + 2 kv_heads) × head_dim
-    out: Linear  # heads × head_dim → hidden
-    mlp_norm: RMSNorm
-    gate_up: Linear  # hidden → 2 mlp
-    down: Linear  # mlp → hidden
-
-
 class Decoder:
     """Weights and arithmetic, no state: calls for different caches may alternate."""
 
     def __init__(
-        self, config: LlamaConfig, read: Callable[[str], Tensor], dtype: torch.dtype, device: str = "cpu"
+        self,
+        config: LlamaConfig,
+        folder: WeightsFolder,
+        dtype: torch.dtype,
+        device: str = "cpu",
+        kv_cache_precision: str | None = None,
     ) -> None:
-        """`read` gives the tensor of a Hugging Face name, such as "model.norm.weight"."""
-
-        def fused(*names: str) -> Tensor:
-            return torch.cat([read(f"{name}.weight").to(device, dtype) for name in names])
-
-        def norm(name: str) -> RMSNorm:
-            return RMSNorm(fused(name), config.norm_eps)
-
+        """`kv_cache_precision`: None for `dtype`, or one of kv_cache.PRECISIONS."""
+        parts = Parts(folder, dtype, config.norm_eps)
         self.config, self.dtype, self.device = config, dtype, device
-        self.embedding = fused("model.embed_tokens")  # [vocabulary, hidden]
-        self.head = Linear(self.embedding if config.tied_embeddings else fused("lm_head"))  # hidden → vocabulary
-        self.norm = norm("model.norm")
-        self.layers = [
-            Layer(
-                attention_norm=norm(f"{layer}.input_layernorm"),
-                qkv=Linear(
-                    fused(f"{layer}.self_attn.q_proj", f"{layer}.self_attn.k_proj", f"{layer}.self_attn.v_proj")
-                ),
-                out=Linear(fused(f"{layer}.self_attn.o_proj")),
-                mlp_norm=norm(f"{layer}.post_attention_layernorm"),
-                gate_up=Linear(fused(f"{layer}.mlp.gate_proj", f"{layer}.mlp.up_proj")),
-                down=Linear(fused(f"{layer}.mlp.down_proj")),
-            )
-            for layer in (f"model.layers.{i}" for i in range(config.layers))
-        ]
+        self.precision = folder.precision or NAMES[dtype]
+        self.embedding = parts.matrix("model.embed_tokens")  # [vocabulary, hidden]
+        self.head = self.embedding if config.tied_embeddings else parts.matrix("lm_head")  # hidden → vocabulary
+        self.norm = parts.norm("model.norm")
+        self.layers = [parts.layer(f"model.layers.{i}") for i in range(config.layers)]
         self.cos, self.sin = _rotations(config, dtype, device)
+        self._kv_cache_precision = kv_cache_precision
 
     @classmethod
-    def load(cls, folder: Path, dtype: torch.dtype, device: str = "cpu") -> Decoder:
-        """From a Hugging Face folder. ValueError when its architecture is another one or a tensor is missing."""
-        return cls(LlamaConfig.read(folder), reader(folder, device), dtype, device)
+    def load(
+        cls, folder: Path, dtype: torch.dtype, device: str = "cpu", kv_cache_precision: str | None = None
+    ) -> Decoder:
+        """From a Hugging Face folder, quantized or not (quantized_reader.py): then `dtype` is that of the activations.
+        ValueError when its architecture is another one, or a tensor is missing or refused."""
+        config = LlamaConfig.read(folder)
+        return cls(config, WeightsFolder(folder, device), dtype, device, kv_cache_precision)
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of weights that one decode step reads: all but an embedding of its own, of which it reads a row a
         token."""
-        parts: list[Linear | RMSNorm] = [self.head, self.norm]
-        parts += [part for layer in self.layers for part in vars(layer).values()]
+        parts = [self.head, self.norm, *(part for layer in self.layers for part in vars(layer).values())]
         return sum(part.bytes for part in parts)
 
     def cache(self, slots: int, tokens: int) -> KVCache:
-        return KVCache(self.config, slots, tokens, self.dtype, self.device)
+        return KVCache(self.config, slots, tokens, self.dtype, self.device, self._kv_cache_precision)
 
     @torch.inference_mode()
     def prefill(self, spans: Sequence[Span], cache: KVCache | None, every_token: bool = False) -> Tensor:
@@ -179,10 +113,11 @@ class Decoder:
             answer = torch.empty_like(qkv[:, : config.heads])
             for (span, rows), mask in zip(pieces, masks, strict=True):
                 kv = qkv[rows, config.heads :].transpose(0, 1)  # [2 kv_heads, n, head_dim]
-                if cache is not None:
-                    cache.kv[layer, span.slot, :, span.start : span.end] = kv
-                    kv = cache.kv[layer, span.slot, :, : span.end]
-                keys, values = kv[None].chunk(2, dim=1)  # [1, kv_heads, span.end, head_dim]
+                if cache is None:
+                    keys, values = kv[None].chunk(2, dim=1)  # [1, kv_heads, span.end, head_dim]
+                else:
+                    cache.store(layer, span.slot, span.start, kv)
+                    keys, values = cache.read(layer, slice(span.slot, span.slot + 1), span.end)
                 # The query heads that share a key head stand one after the other, as if they were more queries.
                 queries = qkv[rows, : config.heads].view(-1, config.kv_heads, group, config.head_dim)
                 queries = queries.permute(1, 2, 0, 3).reshape(1, config.kv_heads, -1, config.head_dim)
@@ -201,12 +136,9 @@ class Decoder:
         config, rows = self.config, len(tokens)
         at = self._indices(positions)
         length = max(positions) + 1
-        # The cache of a layer as one long list of heads' tokens; places [rows × 2 kv_heads] are this step's in it.
-        stores = cache.kv.flatten(1, 3).unbind()
+        # Where this step's keys and values go, see KVCache.store_each: [rows × 2 kv_heads].
         places = (torch.arange(rows * 2 * config.kv_heads, device=self.device) * cache.tokens).view(rows, -1)
         places = (places + at[:, None]).flatten()
-        # A tensor [rows, kv_heads, length, head_dim] a layer.
-        keys, values = (half.unbind() for half in cache.kv[:, :rows, :, :length].chunk(2, dim=2))
         later = torch.arange(length, device=self.device) > at[:, None]
         mask = torch.zeros(later.shape, dtype=self.dtype, device=self.device).masked_fill_(later, -torch.inf)
         mask = mask[:, None, None, :]  # 0 where the row may look
@@ -215,16 +147,17 @@ class Decoder:
         group = (rows, config.kv_heads, config.heads // config.kv_heads, config.head_dim)
 
         def attend(layer: int, qkv: Tensor) -> Tensor:
-            stores[layer].index_copy_(0, places, qkv[:, config.heads :].reshape(-1, config.head_dim))
+            cache.store_each(layer, places, qkv[:, config.heads :].reshape(-1, config.head_dim))
+            keys, values = cache.read(layer, slice(rows), length)
             queries = qkv[:, : config.heads].view(group)
-            return scaled_dot_product_attention(queries, keys[layer], values[layer], attn_mask=mask).reshape(rows, -1)
+            return scaled_dot_product_attention(queries, keys, values, attn_mask=mask).reshape(rows, -1)
 
         return self._logits(self._run(self._indices(tokens), at, attend))
 
     def _run(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """tokens [n], positions [n] → x [n, hidden] after the last layer."""
         config = self.config
-        x = embedding(tokens, self.embedding)
+        x = self.embedding.rows(tokens)
         cos, sin = self.cos[positions], self.sin[positions]  # [n, 1, head_dim]
         for i, layer in enumerate(self.layers):
             qkv = layer.qkv(layer.attention_norm(x)).view(len(tokens), -1, config.head_dim)
@@ -249,32 +182,38 @@ class Decoder:
         return seen.repeat(group, 1)
 
 
-def load(folder: Path, dtype: torch.dtype, device: str = "cpu", threads: int = 1) -> Decoder | CompiledDecoder:
-    """The decoder that is fastest in this precision on this device; `threads` of its own on a CPU.
+def load(
+    folder: Path, dtype: torch.dtype, device: str = "cpu", threads: int = 1, kv_cache_precision: str | None = None
+) -> Decoder | CompiledDecoder:
+    """The decoder that is fastest in this precision on this device; `threads` of its own on a CPU. `dtype` is that of
+    the activations; whether the weights are quantized is the folder's matter.
 
-    ValueError when the folder's architecture is another one or a tensor is missing."""
+    ValueError when the folder's architecture is another one, or a tensor is missing or refused."""
     if device == "cpu" and dtype == torch.bfloat16:
         from .compiled_decoder import CompiledDecoder  # brings a compiler, which a GPU needs none of
 
         torch.set_num_threads(1)  # it only picks tokens then, and would wait for a second thread that has no core
-        return CompiledDecoder.load(folder, threads)
+        return CompiledDecoder.load(folder, threads, kv_cache_precision)
     if device == "cpu":
         torch.set_num_threads(threads)
-    return Decoder.load(folder, dtype, device)
+    return Decoder.load(folder, dtype, device, kv_cache_precision)
+
+
+def decoder_of(
+    folder: Path, precision: str, device: str = "cpu", threads: int = 1, kv_cache_precision: str | None = None
+) -> Decoder | CompiledDecoder:
+    """The decoder that serves `folder` in this precision: what Triton's model loads, and whoever judges it must.
+
+    ValueError as `load`, or when the weights are of another precision."""
+    decoder = load(folder, ACTIVATIONS.get(precision, torch.bfloat16), device, threads, kv_cache_precision)
+    if decoder.precision != precision:
+        raise ValueError(f"{folder}: its weights are {decoder.precision}; allowed: {precision}")
+    return decoder
 
 
 def reader(folder: Path, device: str = "cpu") -> Callable[[str], Tensor]:
-    """Gives a tensor of the folder's *.safetensors by name; ValueError when there is none of that name."""
-    files: list[Any] = [safe_open(path, framework="pt", device=device) for path in folder.glob("*.safetensors")]
-    where = {name: file for file in files for name in file.keys()}  # noqa: SIM118  a file is no dict
-
-    def read(name: str) -> Tensor:
-        if name not in where:
-            raise ValueError(f"{folder}: no tensor {name} in its *.safetensors")
-        tensor: Tensor = where[name].get_tensor(name)
-        return tensor
-
-    return read
+    """Gives a tensor of the folder's *.safetensors by name; ValueError as WeightsFolder.tensor."""
+    return WeightsFolder(folder, device).tensor
 
 
 def _rotations(config: LlamaConfig, dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor]:

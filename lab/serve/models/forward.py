@@ -16,23 +16,37 @@ import numpy as np
 from numba import njit
 
 from .compiled_before import keep
+from .formats import BF16, BLOCK, INT8, INT8_WEIGHT, LANES
 from .kernels import (
+    AHEAD,
+    LEVEL_MOST,
     ONE,
+    Placed,
     add_product,
     cut,
+    enter,
     expanded,
+    largest_of,
     norm,
+    padded_,
     rounded,
+    scale,
     softmax,
     store_product,
     swiglu_product,
     tile,
+    words_of,
 )
-from .pieces import close, enter, finish, is_taken, leave, take, wait
-from .vector_code import BLOCK, LANES, TILE, from_bits
+from .pieces import close, finish, is_taken, leave, take, wait
+from .pieces import enter as come_in
+from .tiles import TILE, tile_int8_weight
+from .vector_code import from_bits, nearest
 
 QKV, OUT, GATE_UP, DOWN = range(4)  # the matrices of a layer
 HEAD, EMBEDDING = range(2)  # those after the last one's
+
+MANY = 16
+"""Rows from which on it is cheaper that threads share the work of norms and roundings, and meet once more."""
 
 
 class Shape(NamedTuple):
@@ -46,11 +60,10 @@ class Shape(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """`at` [layers + 1, 4] says where in `arena` a matrix begins; a tied embedding and head begin at the same place.
-    The gate's and the up projection's rows alternate by LANES, so that a tile holds both of 16 neurons."""
+    """The gate's and the up projection's rows alternate by LANES, so that a tile holds both of 16 neurons."""
 
-    arena: Any  # uint32 [:], see vector_code.pack
-    at: Any  # int64
+    arena: Any  # uint32 [:], see formats.pack
+    matrices: Any  # int64 [layers + 1, 4, 4]: of each the fields of a Placed; a tied embedding and head are one
     norms: Any  # float32 [2 layers + 1, hidden]: before attention and before the MLP of each layer, and the last
     cos: Any  # float32 [context, head_dim / 2]
     sin: Any
@@ -67,47 +80,81 @@ class Batch(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """Keys and values in bfloat16, as attention multiplies by them: for each layer, slot and head a packed matrix. That
-    of the keys has a row a token, that of the values a row for each of a head's dimensions.
+    """Keys and values as attention multiplies by them: for each layer, slot and head a packed matrix, see formats.py.
+    That of the keys has a row a token, that of the values a row for each of a head's dimensions. In 8 bits
+    (INT8_WEIGHT) a token's key and its value have a scale each: the keys' stand before each block, as rows' scales do,
+    the values', which are columns', before all blocks.
 
     `layers` is 1 when nothing is kept: then each layer writes over the one before."""
 
-    elements: Any  # uint16 [:], layers × slots × 2 kv_heads × tokens × padded(head_dim)
-    pairs: Any  # the same as uint32 [:]
+    words: Any  # uint32 [:], layers × slots × 2 kv_heads × head_words
+    format: int  # BF16 or INT8_WEIGHT
     layers: int
     slots: int
     tokens: int  # a multiple of BLOCK
 
 
 class Space(NamedTuple):
-    """Where intermediate results go; rows as in the batch, uint32 for pairs of bfloat16. The last four are each
-    thread's own."""
+    """Where intermediate results go; rows as in the batch, uint32 for pairs of bfloat16. Those from `entered` on are
+    each thread's own."""
 
     x: Any  # float32 [rows, padded(hidden)]: the stream
     qkv: Any  # float32 [rows, padded((heads + 2 kv_heads) × head_dim)]
     answer: Any  # uint32 [rows, heads × head_dim / 2]: attention's
     inner: Any  # uint32 [rows, mlp / 2]
     meeting: Any  # int64 [FIRST + 2 phases]
-    normed: Any  # uint32 [threads, rows, hidden / 2]
+    entered: Any  # uint32 [threads, rows, …]: rows as the next matrix wants them; with MANY rows the first's is all's
+    row: Any  # float32 [threads, …]: a row on its way there
     queries: Any  # uint32 [threads, group, head_dim / 2]
     scores: Any  # float32 [threads, group, tokens]
-    shares: Any  # uint32 [threads, group, tokens / 2]: the scores' softmax
+    totals: Any  # float32 [threads, group]: what the scores' softmax is to be divided by
+    shares: Any  # uint32 [threads, group, tokens / 2]: the scores' softmax, not yet divided
     sums: Any  # float32 [threads, TILE, BLOCK]: a tile's result
 
 
+def head_words(format: int, head_dim: int, tokens: int) -> int:
+    """Words of 4 bytes for the keys, or the values, of one head in a slot of the cache."""
+    dim = -(-head_dim // BLOCK) * BLOCK
+    return tokens * dim // 2 if format == BF16 else tokens * (dim // 4 + 1)
+
+
 def phases(layers: int) -> int:
-    return 6 * layers + 2
+    return 10 * layers + 3
 
 
 @njit
-def embed(weights: Any, at: Any, token: Any, x: Any, row: Any, hidden: Any) -> None:
+def embed(weights: Any, token: Any, x: Any, row: Any, hidden: Any) -> None:
     """The token's row of the packed embedding."""
-    pairs = hidden // 2
-    start = at + token // BLOCK * pairs * BLOCK + token % BLOCK
-    for k in range(pairs):
-        pair = weights.arena[start + k * BLOCK]
-        x[row, 2 * k] = expanded(pair & np.uint32(0xFFFF))
-        x[row, 2 * k + 1] = from_bits(np.int32(pair & np.uint32(0xFFFF0000)))
+    matrix = placed(weights, len(weights.matrices) - 1, EMBEDDING)
+    block, lane = matrix.at + token // BLOCK * words_of(matrix), token % BLOCK
+    if matrix.format == BF16:
+        for k in range(hidden // 2):
+            pair = weights.arena[block + k * BLOCK + lane]
+            x[row, 2 * k] = expanded(pair & np.uint32(0xFFFF))
+            x[row, 2 * k + 1] = from_bits(np.int32(pair & np.uint32(0xFFFF0000)))
+        return
+    scale, stored = weights.arena.view(np.float32)[block + lane], weights.arena.view(np.uint8)
+    first = 4 * (block + BLOCK)
+    for i in range(hidden):
+        if matrix.format == INT8:
+            value = np.int32(stored[first + i // 4 * 4 * BLOCK + 4 * lane + i % 4]) - np.int32(128)
+        else:
+            byte = np.int32(stored[first + byte_at(lane, i)])
+            value = -(byte & np.int32(127)) if byte > 127 else byte
+        x[row, i] = np.float32(value) * scale
+
+
+@njit(inline="always")
+def placed(weights: Any, layer: Any, which: Any) -> Any:
+    at, format, steps, group = weights.matrices[layer, which]
+    return Placed(at, format, steps, group)
+
+
+@njit(inline="always")
+def byte_at(row: Any, column: Any) -> Any:
+    """Where in a block of INT8_WEIGHT, from its first step on, the weight of a row and a column stands."""
+    four, pair, half = row % BLOCK // 4, column % 4 // 2, column % 2
+    return column // 4 * 4 * BLOCK + four * 16 + pair * 8 + row % 4 * 2 + half
 
 
 # --- attention ----------------------------------------------------------------------------------------------------
@@ -115,33 +162,85 @@ def embed(weights: Any, at: Any, token: Any, x: Any, row: Any, hidden: Any) -> N
 
 @njit
 def head_at(shape: Any, cache: Any, layer: Any, slot: Any, head: Any) -> Any:
-    """Where in `cache.pairs` the keys of a head begin, or with head + kv_heads the values."""
-    size = cache.tokens * padded_(shape.head_dim) // 2
+    """Where in `cache.words` the keys of a head begin, or with head + kv_heads the values."""
+    dim = padded_(shape.head_dim, BLOCK)
+    size = cache.tokens * dim // 2 if cache.format == BF16 else cache.tokens * (dim // 4 + 1)
     return (((layer % cache.layers) * cache.slots + slot) * 2 * shape.kv_heads + head) * size
 
 
-@njit(inline="always")
-def padded_(n: Any) -> Any:
-    return (n + BLOCK - 1) // BLOCK * BLOCK
+@njit
+def keys_of(shape: Any, cache: Any, at: Any) -> Any:
+    """The keys that begin at word `at`, as a matrix."""
+    width = 2 if cache.format == BF16 else 4
+    return Placed(at, cache.format, (shape.head_dim + width - 1) // width, 0)
+
+
+@njit
+def turn(shape: Any, weights: Any, qkv: Any, row: Any, start: Any, position: Any, out: Any) -> None:
+    """A query or key of `qkv`, turned to its position (decoder._rotations)."""
+    half = shape.head_dim // 2
+    for j in range(half):
+        first, second = qkv[row, start + j], qkv[row, start + half + j]
+        cos, sin = weights.cos[position, j], weights.sin[position, j]
+        out[j], out[j + half] = first * cos - second * sin, second * cos + first * sin
 
 
 @njit
 def remember(
-    shape: Any, weights: Any, cache: Any, qkv: Any, row: Any, position: Any, keys: Any, values: Any, head: Any
+    shape: Any,
+    weights: Any,
+    cache: Any,
+    space: Any,
+    row: Any,
+    position: Any,
+    keys: Any,
+    values: Any,
+    head: Any,
+    me: Any,
 ) -> None:
     """Row `row`'s key, turned to its position, and value of a KV head into the cache."""
-    dim, half = shape.head_dim, shape.head_dim // 2
+    dim, own = shape.head_dim, space.row[me]
+    block = keys + position // BLOCK * words_of(keys_of(shape, cache, keys))
     start = (shape.heads + head) * dim
-    for j in range(half):
-        first, second = qkv[row, start + j], qkv[row, start + half + j]
-        cos, sin = weights.cos[position, j], weights.sin[position, j]
-        for d, value in ((j, first * cos - second * sin), (j + half, second * cos + first * sin)):
-            place = keys + (position // BLOCK * half + d // 2) * BLOCK + position % BLOCK
-            cache.elements[2 * place + d % 2] = rounded(value)
+    turn(shape, weights, space.qkv, row, start, position, own)
+    if cache.format == BF16:
+        halves = cache.words.view(np.uint16)
+        for d in range(dim):
+            halves[2 * (block + d // 2 * BLOCK + position % BLOCK) + d % 2] = rounded(own[d])
+    else:
+        stored = cache.words.view(np.uint8)
+        inverse = level_scale(own, dim, cache.words.view(np.float32), block + position % BLOCK)
+        for d in range(dim):
+            stored[4 * (block + BLOCK) + byte_at(position, d)] = signed_byte(own[d] * inverse)
     start += shape.kv_heads * dim
     for d in range(dim):
-        place = values + (d // BLOCK * (cache.tokens // 2) + position // 2) * BLOCK + d % BLOCK
-        cache.elements[2 * place + position % 2] = rounded(qkv[row, start + d])
+        own[d] = space.qkv[row, start + d]
+    if cache.format == BF16:
+        halves = cache.words.view(np.uint16)
+        for d in range(dim):
+            place = values + (d // BLOCK * (cache.tokens // 2) + position // 2) * BLOCK + d % BLOCK
+            halves[2 * place + position % 2] = rounded(own[d])
+    else:
+        stored = cache.words.view(np.uint8)
+        inverse = level_scale(own, dim, cache.words.view(np.float32), values + position)
+        for d in range(dim):
+            first = values + cache.tokens + d // BLOCK * (cache.tokens // 4) * BLOCK
+            stored[4 * first + byte_at(d, position)] = signed_byte(own[d] * inverse)
+
+
+@njit
+def level_scale(values: Any, count: Any, scales: Any, at: Any) -> Any:
+    """Puts down the scale that spreads the values over 127 levels to either side; by what to multiply them."""
+    largest = largest_of(values, count)
+    scales[at] = largest / LEVEL_MOST
+    return LEVEL_MOST / largest if largest > 0 else np.float32(0)
+
+
+@njit(inline="always")
+def signed_byte(value: Any) -> Any:
+    """The nearest level as sign and magnitude."""
+    level = nearest(value)
+    return np.uint8(-level | 128) if level < 0 else np.uint8(level)
 
 
 @njit
@@ -158,33 +257,46 @@ def attend(
     me: Any,
 ) -> None:
     """The answer of the query heads that share KV head `head`, for row `row` looking back from `position`."""
-    dim, half, group = shape.head_dim, shape.head_dim // 2, shape.heads // shape.kv_heads
+    dim, group = shape.head_dim, shape.heads // shape.kv_heads
     queries, scores, shares, sums = space.queries[me], space.scores[me], space.shares[me], space.sums[me]
-    halves, share_halves, answer = queries.view(np.uint16), shares.view(np.uint16), space.answer.view(np.uint16)
-    scale = np.float32(1 / np.sqrt(dim))
+    totals, own, answer = space.totals[me], space.row[me], space.answer.view(np.uint16)
+    matrix, unit = keys_of(shape, cache, keys), np.float32(1 / np.sqrt(dim))
     for q in range(group):
-        start = (head * group + q) * dim
-        for j in range(half):
-            first, second = space.qkv[row, start + j], space.qkv[row, start + half + j]
-            cos, sin = weights.cos[position, j], weights.sin[position, j]
-            halves[q, j] = rounded(first * cos - second * sin)
-            halves[q, j + half] = rounded(second * cos + first * sin)
-    count = position + 1
+        turn(shape, weights, space.qkv, row, (head * group + q) * dim, position, own)
+        enter(matrix, own, dim, queries, q)
+    count, words = position + 1, words_of(matrix)
     for q in range(0, group, TILE):
         n = min(TILE, group - q)
         for block in range((count + BLOCK - 1) // BLOCK):
-            tile(n, cache.pairs, keys + block * half * BLOCK, queries, q, half, sums)
+            at = keys + block * words
+            tile(matrix, n, cache.words, at, queries, q, sums)
+            scale(matrix, cache.words, at, queries, q, sums, n)
             for i in range(n):
                 for lane in range(BLOCK):
-                    scores[q + i, block * BLOCK + lane] = sums[i, lane] * scale
+                    scores[q + i, block * BLOCK + lane] = sums[i, lane] * unit
         for i in range(q, q + n):
-            scores[i, 0] = ONE / softmax(scores[i], count, share_halves[i])
+            totals[i] = ONE / softmax(scores[i], count)
+            if cache.format != BF16:  # the values' scales
+                weigh(scores[i], cache.words.view(np.float32), values, count)
+            enter(matrix, scores[i], count, shares, i)
         for block in range((dim + BLOCK - 1) // BLOCK):
-            tile(n, cache.pairs, values + block * (cache.tokens // 2) * BLOCK, shares, q, (count + 1) // 2, sums)
+            if cache.format == BF16:
+                look = Placed(values + block * (cache.tokens // 2) * BLOCK, cache.format, (count + 1) // 2, 0)
+                tile(look, n, cache.words, look.at, shares, q, sums)
+            else:  # without rows' scales before the block
+                at = values + cache.tokens + block * (cache.tokens // 4) * BLOCK
+                steps = (count + 3) // 4
+                tile_int8_weight(n, cache.words, at, shares, q, steps, 0, sums, AHEAD, 4 * BLOCK)
             for i in range(n):
                 for lane in range(min(BLOCK, dim - block * BLOCK)):
                     d = (head * group + q + i) * dim + block * BLOCK + lane
-                    answer[row, d] = rounded(sums[i, lane] * scores[q + i, 0])
+                    answer[row, d] = rounded(sums[i, lane] * totals[q + i])
+
+
+@njit
+def weigh(scores: Any, scales: Any, at: Any, count: Any) -> None:
+    for t in range(count):
+        scores[t] *= scales[at + t]
 
 
 @njit
@@ -211,7 +323,7 @@ def attention(
         keys = head_at(shape, cache, layer, slot, head)
         values = head_at(shape, cache, layer, slot, head + shape.kv_heads)
         if keep:
-            remember(shape, weights, cache, space.qkv, row, position, keys, values, head)
+            remember(shape, weights, cache, space, row, position, keys, values, head, me)
         if answer:
             attend(shape, weights, cache, space, row, position, keys, values, head, me)
         finish(space.meeting, phase)
@@ -222,45 +334,105 @@ def attention(
 
 
 @njit
-def normed(shape: Any, weights: Any, which: Any, space: Any, rows: Any, phase: Any, blocks: Any, me: Any) -> Any:
-    """The stream's rows, normed. Each thread makes them for itself: cheaper than to meet once more. For a phase that is
-    over nothing is made."""
-    out = space.normed[me]
-    if is_taken(space.meeting, phase, cut(blocks)[1]):
+def entered(
+    shape: Any,
+    weights: Any,
+    matrix: Any,
+    blocks: Any,
+    which: Any,
+    pairs: Any,
+    columns: Any,
+    rows: Any,
+    space: Any,
+    phase: Any,
+    me: Any,
+) -> Any:
+    """Rows as `matrix` wants them: of the stream, normed by norm `which`, or of bfloat16 `pairs` where that is -1.
+
+    Few rows each thread makes for itself, since to meet once more would cost more, and none when the product that comes
+    next is over. Many they share, in phase `phase`."""
+    if which < 0 and (matrix.format == BF16 or matrix.format == INT8_WEIGHT):
+        return pairs
+    if rows < MANY:
+        out = space.entered[me]
+        if not is_taken(space.meeting, phase + 1, cut(blocks)[1]):
+            for row in range(rows):
+                enter_row(shape, weights, matrix, which, pairs, columns, row, space, out, row, me)
         return out
-    for row in range(rows):
-        norm(space.x, row, weights.norms[which], np.float32(shape.norm_eps), out, row)
+    out = space.entered[0]
+    while True:
+        piece = take(space.meeting, phase, (rows + TILE - 1) // TILE)
+        if piece < 0:
+            break
+        for row in range(piece * TILE, min((piece + 1) * TILE, rows)):
+            enter_row(shape, weights, matrix, which, pairs, columns, row, space, out, row, me)
+        finish(space.meeting, phase)
+    wait(space.meeting, phase, (rows + TILE - 1) // TILE)
     return out
 
 
 @njit
+def enter_row(
+    shape: Any,
+    weights: Any,
+    matrix: Any,
+    which: Any,
+    pairs: Any,
+    columns: Any,
+    row: Any,
+    space: Any,
+    out: Any,
+    to: Any,
+    me: Any,
+) -> None:
+    own = space.row[me]
+    if which >= 0:
+        norm(space.x, row, weights.norms[which], np.float32(shape.norm_eps), own)
+    else:
+        expand(pairs.view(np.uint16)[row], columns, own)
+    enter(matrix, own, columns, out, to)
+
+
+@njit
+def expand(halves: Any, count: Any, out: Any) -> None:
+    for i in range(count):
+        out[i] = expanded(halves[i])
+
+
+@njit
 def run(me: Any, shape: Any, weights: Any, batch: Any, cache: Any, space: Any, logits: Any) -> None:
-    rows, meeting, at = len(batch.tokens), space.meeting, weights.at
+    rows, meeting = len(batch.tokens), space.meeting
     phase = 0
     while True:
         row = take(meeting, phase, rows)
         if row < 0:
             break
-        embed(weights, at[shape.layers, EMBEDDING], batch.tokens[row], space.x, row, shape.hidden)
+        embed(weights, batch.tokens[row], space.x, row, shape.hidden)
         finish(meeting, phase)
     wait(meeting, phase, rows)
     phase += 1
     hidden_blocks, qkv_blocks, mlp_blocks = space.x.shape[1] // BLOCK, space.qkv.shape[1] // BLOCK, shape.mlp // LANES
+    hidden, heads, nothing, none = shape.hidden, shape.heads * shape.head_dim, space.answer, -1
     for layer in range(shape.layers):
-        x = normed(shape, weights, 2 * layer, space, rows, phase, qkv_blocks, me)
-        store_product(phase, weights.arena, at[layer, QKV], qkv_blocks, x, rows, space.qkv, space, me)
+        qkv, out = placed(weights, layer, QKV), placed(weights, layer, OUT)
+        gate_up, down = placed(weights, layer, GATE_UP), placed(weights, layer, DOWN)
+        x = entered(shape, weights, qkv, qkv_blocks, 2 * layer, nothing, hidden, rows, space, phase, me)
+        store_product(phase + 1, weights.arena, qkv, qkv_blocks, x, rows, space.qkv, space, me)
         if not batch.distinct:  # a row looks at keys of other rows, so all must be there
-            attention(shape, weights, batch, cache, space, layer, phase + 1, me, True, False)
-        attention(shape, weights, batch, cache, space, layer, phase + 2, me, batch.distinct, True)
-        add_product(phase + 3, weights.arena, at[layer, OUT], hidden_blocks, space.answer, rows, space.x, space, me)
-        x = normed(shape, weights, 2 * layer + 1, space, rows, phase + 4, mlp_blocks, me)
-        swiglu_product(phase + 4, weights.arena, at[layer, GATE_UP], mlp_blocks, x, rows, space.inner, space, me)
-        add_product(phase + 5, weights.arena, at[layer, DOWN], hidden_blocks, space.inner, rows, space.x, space, me)
-        phase += 6
-    x, blocks = space.normed[me], logits.shape[1] // BLOCK
+            attention(shape, weights, batch, cache, space, layer, phase + 2, me, True, False)
+        attention(shape, weights, batch, cache, space, layer, phase + 3, me, batch.distinct, True)
+        x = entered(shape, weights, out, hidden_blocks, none, space.answer, heads, rows, space, phase + 4, me)
+        add_product(phase + 5, weights.arena, out, hidden_blocks, x, rows, space.x, space, me)
+        x = entered(shape, weights, gate_up, mlp_blocks, 2 * layer + 1, nothing, hidden, rows, space, phase + 6, me)
+        swiglu_product(phase + 7, weights.arena, gate_up, mlp_blocks, x, rows, space.inner, space, me)
+        x = entered(shape, weights, down, hidden_blocks, none, space.inner, shape.mlp, rows, space, phase + 8, me)
+        add_product(phase + 9, weights.arena, down, hidden_blocks, x, rows, space.x, space, me)
+        phase += 10
+    head, last = placed(weights, shape.layers, HEAD), 2 * shape.layers
+    x, blocks = space.entered[me], logits.shape[1] // BLOCK
     for i, row in enumerate(batch.last):
-        norm(space.x, row, weights.norms[2 * shape.layers], np.float32(shape.norm_eps), x, i)
-    store_product(phase, weights.arena, at[shape.layers, HEAD], blocks, x, len(batch.last), logits, space, me)
+        enter_row(shape, weights, head, last, nothing, hidden, row, space, x, i, me)
+    store_product(phase, weights.arena, head, blocks, x, len(batch.last), logits, space, me)
 
 
 @keep
@@ -276,6 +448,6 @@ def forward(me: int, epoch: int, shape: Any, weights: Any, batch: Any, cache: An
         run(me, Shape(*shape), Weights(*weights), batch, Cache(*cache), space, logits)
         close(meeting)
         return
-    if enter(meeting, epoch):
+    if come_in(meeting, epoch):
         run(me, Shape(*shape), Weights(*weights), batch, Cache(*cache), space, logits)
     leave(meeting)

@@ -12,11 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from tokenizers import Tokenizer
 
 from .answers import Answer, Answers
-from .decoder import load
+from .decoder import decoder_of
 from .engine import Engine, Options
 from .engine_metrics import EngineMetrics, values
 from .engine_thread import EngineThread
@@ -31,7 +30,6 @@ class TritonPythonModel:
         given = {name: value["string_value"] for name, value in json.loads(args["model_config"])["parameters"].items()}
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
         threads = json.loads(given["threads"]) or THREADS
-        dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[given["precision"]]
         device = f"cuda:{args['model_instance_device_id']}" if args["model_instance_kind"] == "GPU" else "cpu"
         weights = Path(__file__).parent / "weights"
         options = Options(
@@ -41,7 +39,8 @@ class TritonPythonModel:
             max_request_tokens=json.loads(given["max_request_tokens"]),
             max_tokens_in_cache=json.loads(given["max_tokens_in_cache"]),
         )
-        decoder = load(weights, dtype, device, threads)
+        kept = given["kv_cache_precision"]
+        decoder = decoder_of(weights, given["precision"], device, threads, None if kept == "null" else kept)
         engine = Engine(decoder, Tokenizer.from_file(str(weights / "tokenizer.json")), options)
         cache_bytes = engine.cache.bytes if engine.cache else None
         self.engine = EngineThread(engine)
