@@ -27,6 +27,7 @@ page = st.navigation(
             leaf("quantization", "Quantization", "compress", "Fewer bits: what they buy and what they cost"),
             leaf("kv_cache", "KV cache", "memory", "What a token costs, and what keeping it saves"),
             leaf("scheduling", "Continuous batching", "view_timeline", "Who shares a step of a language model"),
+            leaf("memory", "Multi-model memory", "view_cozy", "What fits, who slows whom, and the cliff"),
             leaf("try_it", "Try it", "chat", "A prompt, and each token as it comes"),
         ],
         "Run": [

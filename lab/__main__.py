@@ -70,6 +70,8 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = command("serve", serve, "a managed Triton in the foreground, until Ctrl-C")
     sub.add_argument("--model", action="append", default=[], metavar="NAME")
+    sub.add_argument("--budget", metavar="SIZE", help="memory for all models, such as 500MiB; loaded when asked for")
+    sub.add_argument("--pin", action="append", default=[], metavar="NAME", help="with --budget: never evicted")
 
     sub = command("run", run_experiment, "run an experiment")
     sub.add_argument("experiment")
@@ -89,6 +91,12 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--output-tokens", type=_lengths, metavar="N|N-M", help="language model: length of the answers")
     sub.add_argument("--stream", action=argparse.BooleanOptionalAction, help="language model: answers token by token")
     _run_options(sub)
+
+    sub = command("leak", leak, "load and unload a model again and again: does its memory come back?")
+    sub.add_argument("model", metavar="MODEL", help="a model of the lab, or a model folder with its config.pbtxt")
+    sub.add_argument("--cycles", type=int, default=10, help="counted cycles, after a first one that is not; default 10")
+    sub.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", dest="settings")
+    sub.add_argument("--json", action="store_true")
 
     command("runs", runs, "the runs that are kept").add_argument("--json", action="store_true")
     sub = command("show", show, "one run's figures")
@@ -166,7 +174,19 @@ def serve(options: argparse.Namespace) -> int:
     from lab.serve.triton import serve_forever
     from lab.spec import ModelSpec, parse
 
-    serve_forever([parse(ModelSpec, {"name": name}) for name in dict.fromkeys(options.model)])
+    models = [parse(ModelSpec, {"name": name}) for name in dict.fromkeys(options.model)]
+    if options.budget is None:
+        if options.pin:
+            raise InputError(f"--pin {options.pin[0]} without --budget: nothing is ever evicted; allowed: both or none")
+        serve_forever(models)
+        return 0
+    from lab.run.gate import behind_budget, parse_size
+
+    budget = parse_size(options.budget)
+    names = [model.name for model in models]
+    if stranger := next((name for name in options.pin if name not in names), None):
+        raise InputError(f"--pin {stranger}: no --model of that name; allowed: {', '.join(names) or 'none is given'}")
+    serve_forever([], lambda server: behind_budget(server, models, budget, options.pin))
     return 0
 
 
@@ -233,14 +253,15 @@ def _free(run_id: str) -> str:
 
 
 def _run(chosen: Any, options: argparse.Namespace, *, quick: bool, url: str | None = None) -> int:
-    from lab.run import preflight, results, runner
+    from lab.run import devices, preflight, results, runner
     from lab.run.folder import new_run_id
     from lab.run.text import lines
 
+    chosen, missing = (chosen, []) if url is not None else devices.without_missing(chosen)
     preflight.check(chosen, url)
     run_id = new_run_id(chosen.id) if options.run_id is None else _free(options.run_id)
     stop = runner.Stop().on_signals()
-    folder = runner.create(chosen, run_id, quick=quick, settings=options.settings, url=url)
+    folder = runner.create(chosen, run_id, quick=quick, settings=options.settings, url=url, missing=missing)
     say(f"run {folder.run_id}")
     failure: LabError | None = None
 
@@ -260,6 +281,19 @@ def _run(chosen: Any, options: argparse.Namespace, *, quick: bool, url: str | No
     if failure is not None:
         raise failure
     return INTERRUPTED if stop() else 0
+
+
+def leak(options: argparse.Namespace) -> int:
+    from lab.run import leak as hunt
+    from lab.spec import parse_setting
+
+    model = hunt.subject(options.model, [parse_setting(s) for s in options.settings])
+    found = hunt.leak(model, options.cycles, report=say)
+    if options.json:
+        _print_json({"model": model.name, **found.to_dict()})
+    else:
+        print(found.text)
+    return 1 if found.verdict == "leak" else 0
 
 
 def runs(options: argparse.Namespace) -> int:

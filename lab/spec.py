@@ -20,7 +20,7 @@ from lab.errors import InputError
 from lab.refusal import nearest as nearest  # for all who look a name up
 from lab.refusal import one_line
 
-Family = Literal["digits", "embedder", "llm", "sleeper", "null"]
+Family = Literal["digits", "embedder", "llm", "trees", "network", "sleeper", "null"]
 Precision = Literal["fp32", "bf16", "fp16", "int8", "int8_weight", "int4"]
 Quantizer = Literal["rtn", "gptq", "awq", "smoothquant"]
 Scheduler = Literal["one", "static", "continuous"]
@@ -182,11 +182,13 @@ class ModelSpec(Value):
         return self
 
 
-FAMILIES: tuple[str, ...] = ("digits", "embedder", "llm", "sleeper", "null")
+FAMILIES: tuple[str, ...] = ("digits", "embedder", "llm", "trees", "network", "sleeper", "null")
 PRECISIONS: dict[str, tuple[str, ...]] = {
     "digits": ("fp32", "bf16", "int8"),
     "embedder": ("fp32", "bf16", "int8"),
     "llm": ("fp32", "bf16", "fp16", "int8", "int8_weight", "int4"),
+    "trees": ("fp32",),
+    "network": ("fp32",),
     "sleeper": ("fp32",),
     "null": ("fp32",),
 }
@@ -275,6 +277,8 @@ class Workload(Value):
     `max_in_flight`: cap on unanswered requests; an arrival above it waits in the client, and that wait counts.
     `prompt_tokens`, `output_tokens`: lengths that a language model is asked for; it goes on past an end token, so that
     the lengths hold. `stream`: answers come in chunks as they are made, else whole.
+    `models`: how many of a fleet's are asked (Experiment.fleet), the k-th of them k^`zipf_exponent` times less than
+    the first; exponent 0 asks all alike.
     `protocol`: "grpc" and "http" are Triton's, "openai" is an OpenAI-compatible server's /v1/completions, which may
     know the model by another name, `served_model`.
     `seed` fixes arrivals and payloads, so two cells with equal workloads see equal requests (0 is a seed).
@@ -287,6 +291,8 @@ class Workload(Value):
     prompt_tokens: Lengths = 64
     output_tokens: Lengths = 64
     stream: bool = True
+    models: Annotated[int, Field(ge=1, le=64)] = 1
+    zipf_exponent: Annotated[float, Field(ge=0, le=5)] = 1.0
     protocol: Protocol = "grpc"
     served_model: str | None = None
     timeout_s: PositiveFloat = 10.0
@@ -352,6 +358,25 @@ class Judge(Value):
     min_effect_fraction: Annotated[float, Field(ge=0, le=1)] = 0.05
 
 
+class Fleet(Value):
+    """Many models behind one budget of memory: who is asked is loaded, and whoever was not asked for longest makes room
+    (lab/serve/residency.py). `workload.models` of them are asked: copies of the experiment's model and of `others`, in
+    turn, under names of their own.
+
+    `budget_bytes`: of host memory, or of GPU memory for models on a GPU; None is what the first `fit` models take, as
+    measured.
+    `wait_s`, `queue_limit`: the longest that a request waits for its model, and how many may wait in all
+    `pair_s`: seconds for each pair of models of the interference matrix; 0 leaves it out
+    """
+
+    others: tuple[ModelSpec, ...] = ()
+    budget_bytes: Annotated[int, Field(ge=1)] | None = None
+    fit: Annotated[int, Field(ge=1, le=64)] = 4
+    wait_s: PositiveFloat = 30.0
+    queue_limit: Annotated[int, Field(ge=1)] = 1024
+    pair_s: NonNegativeFloat = 0.0
+
+
 class Cell(Value):
     """One combination of factor levels, applied to the experiment's model and workload."""
 
@@ -375,6 +400,7 @@ class Experiment(Value):
     hypothesis: str
     model: ModelSpec
     neighbours: tuple[ModelSpec, ...] = ()
+    fleet: Fleet | None = None
     workload: Workload
     slo: Slo
     factors: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
@@ -406,6 +432,15 @@ class Experiment(Value):
                 f"judge.factor {self.judge.factor!r} is none of the factors{nearest(self.judge.factor, self.factors)}"
             )
         cells = self.cells()
+        for cell in cells:
+            if self.fleet is not None and cell.workload.protocol != "http":
+                raise ValueError(
+                    f"workload.protocol {cell.workload.protocol!r} with a fleet, whose proxy speaks HTTP; allowed: http"
+                )
+            if self.fleet is None and cell.workload.models > 1:
+                raise ValueError(
+                    f"workload.models {cell.workload.models} without a fleet to take them from; allowed: 1"
+                )
         if self.reference is None:
             for cell in cells:
                 if getattr(cell.workload.arrival, "saturation_fraction", None) is not None:

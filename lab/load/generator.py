@@ -43,6 +43,7 @@ class Job:
 
     `url` is HOST:PORT; of an OpenAI-compatible server [openai+]http://HOST:PORT. `tokenizer` is the tokenizer.json by
     which a language model's prompts are cut to length; without it their lengths are estimated from words.
+    `mix`: models that are asked in place of `model`, each with its share of the requests, in any unit.
     """
 
     block: int
@@ -50,6 +51,7 @@ class Job:
     model: ModelSpec
     workload: Workload
     tokenizer: Path | None = None
+    mix: tuple[tuple[ModelSpec, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,7 @@ class Generator:
             "model": job.model.model_dump(mode="json"),
             "workload": job.workload.model_dump(mode="json"),
             "tokenizer": job.tokenizer and str(job.tokenizer.resolve()),
+            "mix": [[model.model_dump(mode="json"), share] for model, share in job.mix],
         }
         for index, worker in enumerate(self._workers):
             worker.last = {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +29,9 @@ smaller than that a repeat is as good as new; a larger one shows in `cache_hit_c
 NOISE_PIXELS = 0.05
 """Half-width of the uniform noise on pixels of 0 to 16; too small to move a digit's class."""
 
+
+NOISE_SHARE = 1e-4
+"""The same of measurements, as a share of each."""
 
 PROMPTS, PROMPT_TOKENS = 1_024, 2**20
 """The same for a language model: at most so many prompts, and so many tokens in all of them, which takes a second to
@@ -65,10 +69,22 @@ def requests_for(
         chosen = random.integers(len(texts), size=count)
         rows = [f"{texts[c]} ({i})" for i, c in enumerate(chosen)]
         return [{"TEXT": np.array([[row.encode()]], dtype=object)} for row in rows]
+    if model.family in ("trees", "network"):
+        table = held_out_table()
+        noise = np.random.default_rng([workload.seed, 2]).uniform(1 - NOISE_SHARE, 1 + NOISE_SHARE, (count, 30))
+        chosen = random.integers(len(table), size=count)
+        return _rows("FEATURES", table[chosen] * noise.astype(np.float32))
     if model.family == "sleeper":
         seconds = np.array(workload.sleep_s, np.float32)
         return _rows("SLEEP_S", seconds[random.integers(len(seconds), size=count)][:, None])
     return _rows("INPUT", (np.arange(count, dtype=np.float32) + workload.seed % 2**20)[:, None])
+
+
+def addressed(shares: Sequence[float], seed: int, count: int) -> Int64s:
+    """Which of several models each of `count` requests goes to, drawn by their shares: positions in `shares`. Of a
+    Poisson stream this makes independent Poisson streams, one a model."""
+    weights = np.asarray(shares, dtype=float)
+    return np.random.default_rng([seed, 5]).choice(len(weights), size=count, p=weights / weights.sum())
 
 
 def _rows(name: str, values: np.ndarray) -> list[dict[str, np.ndarray]]:
@@ -107,10 +123,21 @@ def _ends(lengths: Lengths) -> tuple[int, int]:
 def held_out_digits() -> np.ndarray:
     """Every fourth of scikit-learn's 1,797 digits: the images that digits_training.py does not train on, float32
     [449, 64]. Read from scikit-learn's file, because importing scikit-learn takes longer than everything else here."""
-    found = find_spec("sklearn")
-    if found is None or not found.submodule_search_locations:
-        raise InputError("scikit-learn is not installed, and the digits model is asked with its images")
-    path = Path(found.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
-    with gzip.open(path, "rt") as file:
+    with gzip.open(_ships_with_scikit_learn("digits.csv.gz"), "rt") as file:
         rows = np.loadtxt(file, delimiter=",", dtype=np.float32)
     return rows[3::4, :64]
+
+
+@cache
+def held_out_table() -> np.ndarray:
+    """Every fourth of scikit-learn's 569 tumours: the rows that lab/serve/models/tabular.py does not learn from,
+    float32 [142, 30]."""
+    rows = np.loadtxt(_ships_with_scikit_learn("breast_cancer.csv"), delimiter=",", dtype=np.float32, skiprows=1)
+    return rows[3::4, :30]
+
+
+def _ships_with_scikit_learn(name: str) -> Path:
+    found = find_spec("sklearn")
+    if found is None or not found.submodule_search_locations:
+        raise InputError(f"scikit-learn is not installed, and this model is asked with data of its ({name})")
+    return Path(found.submodule_search_locations[0]) / "datasets" / "data" / name

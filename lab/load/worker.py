@@ -29,7 +29,7 @@ import uvloop
 
 from lab.errors import InputError, LabError
 from lab.load.driver import ClosedLoop, Driver, OpenLoop
-from lab.load.payload import pool, requests_for
+from lab.load.payload import addressed, pool, requests_for
 from lab.load.recorder import Recorder
 from lab.load.schedule import chunks, share
 from lab.load.targets import Done, Target
@@ -99,7 +99,8 @@ class Worker:
         self._driver = driver = self._driver_for(workload)
         model = ModelSpec.model_validate(job["model"])
         self._target = target_for(model, workload)(job["url"], driver.done)
-        self._prepare_messages(job["url"], model, workload, job["tokenizer"])
+        mix = [(ModelSpec.model_validate(asked), share) for asked, share in job["mix"]] or [(model, 1.0)]
+        self._prepare_messages(job["url"], mix, workload, job["tokenizer"])
         self._recorder.begin(job["block"])
         await self._target.open()
         gc.unfreeze()  # what the last block left
@@ -129,16 +130,29 @@ class Worker:
             **common,
         )
 
-    def _prepare_messages(self, url: str, model: ModelSpec, workload: Workload, tokenizer: str | None) -> None:
+    def _prepare_messages(
+        self, url: str, mix: list[tuple[ModelSpec, float]], workload: Workload, tokenizer: str | None
+    ) -> None:
         made_of = workload.model_dump(include=PAYLOAD_FIELDS)
-        made_for = (url, model.name, model.family, made_of, tokenizer, self._workers)
-        if made_for != self._made_for:
-            count = pool(model, workload) // self._workers * self._workers
-            requests = requests_for(model, workload, count, None if tokenizer is None else Path(tokenizer))
-            mine = requests[self._worker :: self._workers]
-            # In place: the driver holds this list already.
-            self._messages[:] = self._target.prepare(workload.served_model or model.name, mine)
-            self._made_for = made_for
+        asked = [(model.name, model.family, share) for model, share in mix]
+        made_for = (url, asked, made_of, tokenizer, self._workers)
+        if made_for == self._made_for:
+            return
+        count = min(pool(model, workload) for model, _ in mix) // self._workers * self._workers
+        to = addressed([share for _, share in mix], workload.seed, count)[self._worker :: self._workers]
+        messages: list[Any] = [None] * len(to)
+        made: dict[str, Any] = {}  # requests by family
+        for position, (model, _) in enumerate(mix):
+            if model.family not in made:
+                path = None if tokenizer is None else Path(tokenizer)
+                made[model.family] = requests_for(model, workload, count, path)[self._worker :: self._workers]
+            own = [n for n, chosen in enumerate(to) if chosen == position]
+            requests = [made[model.family][n] for n in own]
+            name = workload.served_model or model.name
+            for n, message in zip(own, self._target.prepare(name, requests), strict=True):
+                messages[n] = message
+        self._messages[:] = messages  # in place: the driver holds this list already
+        self._made_for = made_for
 
     async def _run(self, driver: Driver) -> None:
         while not driver.over.done():

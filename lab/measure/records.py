@@ -74,6 +74,18 @@ SERVER = pa.schema(
     metadata={"schema_version": SCHEMA_VERSION},
 )
 
+WAITS = pa.schema(
+    [
+        pa.field("t_ns", pa.int64()),  # arrival at the proxy
+        pa.field("model", pa.string()),
+        pa.field("request", pa.int64()),  # the load generator's number of it in its block; null: it gave none
+        pa.field("waited_ns", pa.int64()),  # for its model to be loaded; 0: it was there
+        pa.field("refused", pa.string()),  # why it was turned away (lab/serve/eviction.py: Reason); null: it was not
+    ],
+    metadata={"schema_version": SCHEMA_VERSION},
+)
+"""A fourth table, of runs with a fleet: what each request waited for its model (lab/serve/proxy.py)."""
+
 Int64s = npt.NDArray[np.int64]
 
 

@@ -240,7 +240,7 @@ def _level(path: str, level: Any) -> str:
         return format_rate(level)
     if name == "concurrency":
         return f"{level} in flight"
-    if name in ("instances", "workers", "threads"):
+    if name in ("instances", "workers", "threads", "models"):
         return plural(int(level), name.removesuffix("s"))
     if name.endswith("_us"):
         return f"{name.removesuffix('_us').replace('_', ' ')} {format_setting_s(level / 1e6)}"

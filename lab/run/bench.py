@@ -89,8 +89,8 @@ class Bench:
         self._unasked: set[str] = set()  # loaded, and not asked anything since
         self._next_scrape_ns = 0
         self._died_ns: int | None = None
-        self._generator = Generator(folder.path, workers)
-        self._sampler = Sampler(folder, server_pid=server.pid, extra_pids={"client": self._generator.pids})
+        self.generator = Generator(folder.path, workers)
+        self._sampler = Sampler(folder, server_pid=server.pid, extra_pids={"client": self.generator.pids})
 
     def __enter__(self) -> Bench:
         self._sampler.start()
@@ -99,7 +99,7 @@ class Bench:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._generator.close()
+        self.generator.close()
         self._sampler.stop()
 
     def put(self, model: ModelSpec) -> None:
@@ -124,10 +124,9 @@ class Bench:
         times a second. RunError when the server or a load worker dies; what was measured until then is kept."""
         self.put(block.model)
         self._settle(block.model)
-        generator, folder = self._generator, self.folder
+        generator, folder = self.generator, self.folder
         model, workload = block.model, block.workload
-        url = _url(self.server, workload.protocol)
-        window = generator.begin(Job(index, url, model, workload, _tokenizer(model)))
+        window = generator.begin(self._job(index, block))
         progress = generator.poll()
         folder.event(
             "block_start",
@@ -175,6 +174,10 @@ class Bench:
             folder.event("block_end", block=index, planned=planned, end_ns=end_ns)
         return progress
 
+    def _job(self, index: int, block: Block) -> Job:
+        url = _url(self.server, block.workload.protocol)
+        return Job(index, url, block.model, block.workload, _tokenizer(block.model))
+
     def _settle(self, model: ModelSpec) -> None:
         """Wait until nothing of the block before is left in the server: requests that the client gave up on stay in
         Triton's queue, and the processes of what a reload replaced live on for seconds with all their memory."""
@@ -214,7 +217,7 @@ class Bench:
 
     def _niceness(self) -> dict[str, int | None]:
         server = None if self.server.pid is None else priority.of(self.server.pid)
-        return {"client": priority.of(self._generator.pids[0]), "server": server}
+        return {"client": priority.of(self.generator.pids[0]), "server": server}
 
     def _change(self, raw: dict[str, Any], model: ModelSpec, workload: Workload) -> tuple[ModelSpec, Workload]:
         """Apply one change and return what is in force after it: what was before when it is refused."""
@@ -228,7 +231,7 @@ class Bench:
                 self.put(change.model)
                 effect_ns = time.perf_counter_ns()
             else:
-                effect_ns = self._generator.change(**{change.field: change.value})
+                effect_ns = self.generator.change(**{change.field: change.value})
         except (InputError, ModelError) as error:
             self.folder.event("problem", text=f"change refused: {error}")
             return model, workload
@@ -248,8 +251,8 @@ class Bench:
         self._died_ns = time.perf_counter_ns()
         reason = self.server.died() or "no reason given"
         self.folder.event("died", text=reason)
-        self._generator.cancel()
-        self._generator.wait(timeout_s=5)
+        self.generator.cancel()
+        self.generator.wait(timeout_s=5)
         raise RunError(f"the server died at {datetime.now(UTC):%H:%M:%S} UTC, while the load ran: {reason}")
 
 

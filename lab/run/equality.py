@@ -50,7 +50,7 @@ def ask(grpc_url: str, block: Block, tokenizer: Path | None = None) -> list[Answ
         grpcclient.InferenceServerClient(grpc_url) as client,
         ThreadPoolExecutor(max_workers=len(requests)) as pool,
     ):
-        return list(pool.map(lambda request: _infer(client, block.model.name, request), requests))
+        return list(pool.map(lambda request: infer(client, block.model.name, request), requests))
 
 
 def workload_of(block: Block) -> Workload | None:
@@ -99,7 +99,7 @@ def _text(grpc_url: str, model: str, request: Answer) -> str:
     return "".join(piece.text for piece in conversation.stream(grpc_url, model, request))
 
 
-def _infer(client: grpcclient.InferenceServerClient, model: str, request: Answer) -> Answer:
+def infer(client: grpcclient.InferenceServerClient, model: str, request: Answer) -> Answer:
     try:
         result = client.infer(model, conversation.tensors_of(request), client_timeout=ANSWER_LIMIT_S)
     except grpcclient.InferenceServerException as error:

@@ -4,7 +4,8 @@
     status.json          state, phase, progress and heartbeat; replaced whole
     requests-<k>.arrows  finished requests, by load worker k     ┐ append-only streams (lab/stream.py); every row
     telemetry.arrows     readings of the machine                 │ that was written survives kill -9
-    server.arrows        Triton's counters                       ┘
+    server.arrows        Triton's counters                       │
+    waits.arrows         of a fleet: what requests waited for    ┘
     events.jsonl         what happened when: phases, blocks, changes by hand, a death
     summary.json         the figures, once there are any
     log.txt              words for people; bounded
@@ -33,7 +34,7 @@ import pyarrow as pa
 
 from lab.errors import FolderError
 from lab.home import home
-from lab.measure.records import REQUESTS, SCHEMA_VERSION, SERVER, TELEMETRY
+from lab.measure.records import REQUESTS, SCHEMA_VERSION, SERVER, TELEMETRY, WAITS
 from lab.run.status import FINAL, Status
 from lab.stream import StreamWriter, Tail
 
@@ -41,6 +42,7 @@ STREAMS = {
     "requests": ("requests-*.arrows", REQUESTS),
     "telemetry": ("telemetry.arrows", TELEMETRY),
     "server": ("server.arrows", SERVER),
+    "waits": ("waits.arrows", WAITS),
 }
 RUN_ID = re.compile(r"[a-z0-9-]{8,60}")
 LOG_LIMIT_BYTES = 1 << 20

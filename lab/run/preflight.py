@@ -38,8 +38,11 @@ def check(experiment: Experiment, url: str | None = None) -> None:
         if url is None:
             _check_lengths(cell)
     if url is not None:
+        if experiment.fleet is not None:
+            raise InputError("a fleet is loaded and unloaded, which only the lab's own Triton allows; leave out --url")
         return
-    for model in [*experiment.neighbours, *(cell.model for cell in experiment.cells())]:
+    fleet = () if experiment.fleet is None else experiment.fleet.others
+    for model in [*fleet, *experiment.neighbours, *(cell.model for cell in experiment.cells())]:
         check_model(model)
     if record.read() is None and (lacks := installation.missing()):
         raise ServerError("Triton cannot run here; it needs " + "; ".join(f"{what}: {how}" for what, how in lacks))

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from lab.errors import FolderError, InputError, RunError
 from lab.measure.answers import unequal
 from lab.measure.ending import Course, ending
+from lab.measure.fleet import fleet
 from lab.measure.records import OK, OUTCOMES, Requests, Window
 from lab.measure.server import ServerDelta, server_delta
 from lab.measure.summary import Summary, summarize
@@ -98,6 +99,7 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
             for b, format_of_it in zip(blocks, formats.of_blocks(experiment, blocks, told), strict=True)
         ],
         "formats": formats.of_run(experiment, told),
+        "fleet": None if experiment.fleet is None else fleet(events, folder.read("requests"), folder.read("waits")),
         "answers": answers,
         "verdict": found.to_dict(),
         "problems": _problems(folder, events, blocks, state),
@@ -264,6 +266,9 @@ def _problems(
         for e in events
         if e["kind"] in ("problem", "died")
     ]
+    for left_out in folder.document.get("missing", ()):
+        remedy = "Run it where there is one."
+        problems.append({"code": "not_measured", "text": left_out["text"], "remedy": remedy, "blocks": None})
     if state == "interrupted":
         text = f"The run was interrupted: {folder.status().message}."
         problems.append({"code": "interrupted", "text": text, "remedy": "Run it again.", "blocks": None})

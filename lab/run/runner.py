@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import FrameType
 from typing import Any
@@ -21,7 +21,7 @@ from lab.errors import LabError, RunError
 from lab.load.generator import Progress
 from lab.measure.formats import change_answers
 from lab.measure.words import level_label
-from lab.run import formats, results
+from lab.run import fleet, formats, results
 from lab.run.bench import Bench, serving
 from lab.run.control import Inbox
 from lab.run.environment import environment
@@ -53,8 +53,17 @@ class Stop:
         return self
 
 
-def create(experiment: Experiment, run_id: str, *, quick: bool, settings: list[str], url: str | None) -> RunFolder:
-    """The run folder with everything that is known before anything runs."""
+def create(
+    experiment: Experiment,
+    run_id: str,
+    *,
+    quick: bool,
+    settings: list[str],
+    url: str | None,
+    missing: Sequence[dict[str, Any]] = (),
+) -> RunFolder:
+    """The run folder with everything that is known before anything runs. `missing`: levels that are left out because
+    this machine lacks what they need (lab/run/devices.py)."""
     return RunFolder.create(
         run_id,
         {
@@ -64,6 +73,7 @@ def create(experiment: Experiment, run_id: str, *, quick: bool, settings: list[s
             "quick": quick,
             "settings": settings,
             "url": url,
+            "missing": list(missing),
             "environment": environment(),
         },
     )
@@ -90,9 +100,20 @@ def run(experiment: Experiment, folder: RunFolder, *, stop: Stop, report: Report
         _finish(folder, state, message, report)
 
 
+def _measure_fleet(experiment: Experiment, folder: RunFolder, stop: Stop, report: Report) -> None:
+    def tick(phase: str, done: int, of: int) -> None:
+        folder.set_status(state=phase, phase=f"block {done + 1} of {of}", progress=done / of)
+
+    if fleet.measure(experiment, folder, stop, report, tick):
+        stop.set()
+
+
 def _measure(experiment: Experiment, folder: RunFolder, stop: Stop, report: Report, url: str | None) -> None:
     folder.set_status(state="starting", phase="starting", progress=0.0)
     report("starting the server" if url is None else f"asking the server at {url}")
+    if experiment.fleet is not None:
+        _measure_fleet(experiment, folder, stop, report)
+        return
     first_pass = level_blocks(experiment) if experiment.reference else []
     blocks = first_pass + cell_blocks(experiment)
     total_s = sum(block.workload.duration_s for block in blocks)

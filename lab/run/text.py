@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lab.measure import fleet_words
 from lab.measure.answers import all_equal
 from lab.measure.words import format_metric, level_label
 from lab.run import format_text
@@ -56,6 +57,9 @@ def lines(document: dict[str, Any]) -> list[str]:
     floors = [] if several else [(_label(cell), cell.get("floor")) for cell in document["cells"]]
     out += several
     out += ["", *(f"{label}: {floor}" for label, floor in floors if floor)] if any(f for _, f in floors) else []
+    if fleet := document.get("fleet"):
+        out += [said for sentence in fleet_words.sentences(fleet) for said in ("", sentence)]
+        out += ["", *_aligned(fleet_words.table(fleet))]
     if document["problems"]:
         out += ["", "What makes it doubtful:"]
         out += [f"- {doubt(problem)} {problem['remedy']}".rstrip() for problem in document["problems"]]

@@ -18,6 +18,8 @@ import psutil
 
 from lab.serve.process import last_lines
 
+BROKEN = "processes live; load it again"
+
 
 @dataclass(frozen=True)
 class ModelState:
@@ -37,7 +39,7 @@ def judge(entry: dict[str, Any], processes: int | None, instances: int, log: Pat
     state = entry.get("state", "")
     if state == "READY":
         if processes is not None and processes < instances:
-            return ModelState(name, False, f"{processes} of its {instances} processes live; load it again")
+            return ModelState(name, False, f"{processes} of its {instances} {BROKEN}")
         return ModelState(name, True, None)
     told = entry.get("reason", "")
     if state == "UNAVAILABLE" and told == "unloaded":
@@ -67,18 +69,24 @@ def one_line(text: str) -> str:
 
 
 def live_processes(server_pid: int) -> dict[str, int]:
-    """Living processes by model name: children of the server that run <repository>/<name>/<version>/model.py."""
-    counts: dict[str, int] = {}
+    """How many processes of each model live."""
+    return {name: len(found) for name, found in processes(server_pid).items()}
+
+
+def processes(server_pid: int) -> dict[str, list[psutil.Process]]:
+    """Living processes by model name, oldest first: children of the server that run
+    <repository>/<name>/<version>/model.py."""
+    found: dict[str, list[tuple[float, psutil.Process]]] = {}
     try:
         children = psutil.Process(server_pid).children()
     except psutil.Error:
-        return counts
+        return {}
     for child in children:
         try:
-            words = child.cmdline()  # empty for a zombie
+            words, born = child.cmdline(), child.create_time()  # empty for a zombie
         except psutil.Error:
             continue
         name = next((Path(word).parent.parent.name for word in words if word.endswith("/model.py")), None)
         if name is not None:
-            counts[name] = counts.get(name, 0) + 1
-    return counts
+            found.setdefault(name, []).append((born, child))
+    return {name: [child for _, child in sorted(own, key=lambda pair: pair[0])] for name, own in found.items()}

@@ -69,7 +69,8 @@ def _try(command: list[str], repository: Path, log: Path, picked: Sequence[int])
         f"--backend-config=python,shm-region-prefix-name={prefix}",
     ]
     try:
-        process = Process([*command, *flags], installation.environment(), log, niceness=priority.MEASURED)
+        marked = {**installation.environment(), "LAB_TRITON": prefix}  # so that all it brings into the world is found
+        process = Process([*command, *flags], marked, log, niceness=priority.MEASURED)
     except OSError as error:
         raise ServerError(f"Triton could not be started: {error}") from None
     state = ServerRecord(
@@ -108,6 +109,17 @@ def end(state: ServerRecord, limit_s: float = STOP_LIMIT_S) -> str:
     psutil.wait_procs(alive, timeout=STUB_LIMIT_S)
     leftovers.remove()
     return how
+
+
+def end_model(prefix: str, name: str) -> None:
+    """Kills the processes of one model of the server with that region prefix, and waits until they are gone."""
+    own = []
+    for stub in _stubs(prefix):
+        with suppress(psutil.Error):
+            if any(Path(word).parts[-3:-2] == (name,) for word in stub.cmdline() if word.endswith("/model.py")):
+                stub.kill()
+                own.append(stub)
+    psutil.wait_procs(own, timeout=STUB_LIMIT_S)
 
 
 def _stubs(prefix: str) -> list[psutil.Process]:

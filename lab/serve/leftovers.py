@@ -57,6 +57,23 @@ def remove() -> tuple[int, int]:
     return count, size_bytes
 
 
+def born_since(prefix: str, since: float) -> int:
+    """Bytes in /dev/shm that belong to a server or came by it: regions with its prefix, and files made after `since`
+    (seconds since the epoch) that bear no server's prefix and that no process maps which is not of that server."""
+    own, others = 0, []
+    for path in SHM.iterdir():
+        try:
+            stat = path.stat()
+        except OSError:
+            continue  # gone meanwhile
+        if path.name.startswith(prefix):
+            own += stat.st_blocks * 512
+        elif stat.st_mtime >= since and not path.name.startswith("servinglab_"):
+            others.append((path, stat.st_blocks * 512))
+    mapped = _mapped() if others else set()
+    return own + sum(size for path, size in others if str(path) not in mapped)
+
+
 def _records() -> Path:
     folder = home() / "shm"
     folder.mkdir(exist_ok=True)

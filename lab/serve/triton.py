@@ -16,8 +16,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence, Set
-from contextlib import suppress
+from collections.abc import Callable, Sequence, Set
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from lab.spec import ModelSpec
 
 LOAD_LIMIT_S = 180.0
 UNLOAD_LIMIT_S = 60.0
+BROKEN_LIMIT_S = 3.0
 CALL_LIMIT_S = 10.0
 """Limits, not expectations: a load takes 0.1 to 2 s, an unload 1.5 s, a question milliseconds."""
 
@@ -168,11 +169,16 @@ class Server:
     def unload(self, name: str) -> None:
         """Unloads and returns once the model's processes are gone and their memory with them, which Triton's own
         call does not wait for. Triton waits for the answers under way, and for every client whose gRPC stream is still
-        open after one; ModelError when that takes longer than a minute."""
+        open after one; ModelError when that takes longer than a minute. Of a model with a dead process Triton keeps the
+        name in "unloading" for good once a request met it (2.51): what is left of its processes is ended instead."""
         managed = self._controlled("unload")
+        broken = health.BROKEN in (self.state(name).reason or "")
         self._ask(self.client.unload_model, name)
         began = time.monotonic()
         while self.state(name).reason == "unloading" or health.live_processes(managed.pid).get(name, 0):
+            if broken and time.monotonic() - began > BROKEN_LIMIT_S:
+                launch.end_model(managed.prefix, name)
+                break
             if time.monotonic() - began > UNLOAD_LIMIT_S:
                 raise ModelError(
                     f"model {name} was not unloaded after {UNLOAD_LIMIT_S:g} s; clients may keep a stream of it open"
@@ -284,8 +290,10 @@ class Server:
         record.write(self.managed)
 
 
-def serve_forever(models: Sequence[ModelSpec] = ()) -> None:
-    """`python -m lab serve`: a managed server in the foreground until SIGINT or SIGTERM.
+def serve_forever(
+    models: Sequence[ModelSpec] = (), beside: Callable[[Server], AbstractContextManager[object]] = nullcontext
+) -> None:
+    """`python -m lab serve`: a managed server in the foreground until SIGINT or SIGTERM, with `beside` open before it.
 
     A model that does not load is named and the others are served. ServerError when a managed server runs already, or
     when this one dies.
@@ -301,7 +309,8 @@ def serve_forever(models: Sequence[ModelSpec] = ()) -> None:
         server = Server.start(repository=home() / "repository", log=home() / "triton.log", wanted_ports=DEFAULT_PORTS)
         print(f"Triton (pid {server.pid}): gRPC {server.grpc_url}, {server.http_url}, {server.metrics_url}", flush=True)
         try:
-            _serve(server, models, asked_to_stop)
+            with beside(server):
+                _serve(server, models, asked_to_stop)
         finally:
             print(f"Triton {server.stop()}", flush=True)
     finally:

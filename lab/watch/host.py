@@ -41,6 +41,20 @@ def model_processes(server_pid: int) -> dict[str, list[int]]:
     return {name: sorted(found[name]) for name in sorted(found)}
 
 
+def born_of(mark: str) -> list[int]:
+    """Pids of all processes that have LAB_TRITON=`mark` in their environment: a server that was started with it, its
+    models, and whatever these started, also when who started it is gone."""
+    wanted = f"LAB_TRITON={mark}".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if wanted in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+        except OSError:  # ended, or another user's
+            continue
+    return sorted(found)
+
+
 def _model_of(command: Sequence[str]) -> str | None:
     for argument in command[1:]:
         parts = PurePosixPath(argument).parts
@@ -60,7 +74,7 @@ def memory(subject: str, pids: Iterable[int]) -> Reading:
 
 @dataclass(frozen=True)
 class Resident:
-    """What of processes is in memory. `own_bytes`: written by themselves and no file's, their weights and all that they
+    """What of processes is in memory. `own_bytes`: what they wrote and no file holds, their weights and all that they
     compute; `file_bytes`: pages of files, mostly of libraries, whole although other processes may have them too."""
 
     own_bytes: int
@@ -76,7 +90,8 @@ def resident(pids: Iterable[int]) -> Resident | None:
         for pid in pids:
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
             sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.endswith(" kB")}
-            own, whole = own + sizes["Anonymous"], whole + sizes["Rss"]
+            # A map that children would inherit counts as shared memory even where there are none.
+            own, whole = own + sizes["Anonymous"] + sizes["Pss_Shmem"], whole + sizes["Rss"]
     except (OSError, KeyError):
         return None
     return Resident(own, whole - own) if pids else None

@@ -20,7 +20,16 @@ from lab.load.targets.channel import RETRY_S, reason, split_url
 from lab.load.targets.triton_grpc import raw
 from lab.measure.records import ERROR, OK, REFUSED, TIMEOUT, TRUNCATED
 
-OUTCOME = {400: INVALID, 404: INVALID, 408: TIMEOUT, 429: REFUSED, 501: INVALID, 503: REFUSED, 504: TIMEOUT}
+OUTCOME = {
+    400: INVALID,
+    404: INVALID,
+    408: TIMEOUT,
+    429: REFUSED,
+    501: INVALID,
+    503: REFUSED,
+    504: TIMEOUT,
+    507: REFUSED,
+}
 """Outcome of an HTTP status; 200 is ok, every other one an error. Triton says 503 when the queue is full."""
 
 Message = tuple[str, dict[str, str], bytes]
@@ -61,7 +70,8 @@ class TritonHttp:
         await self._session.close()
 
     async def _request(self, number: int, message: Message) -> None:
-        outcome, detail = await self._outcome(*message)
+        url, headers, body = message
+        outcome, detail = await self._outcome(url, {**headers, "Lab-Request": str(number)}, body)
         if self._tasks.pop(number, None) is not None:
             self._done(number, outcome, detail, time.perf_counter_ns())
 

@@ -1,0 +1,143 @@
+"""What each kind of model was seen to take, kept in LAB_HOME/footprints.json: sizes are known before the next load.
+
+A kind is all that decides about memory: family, precision, weights, cache …, but not the name, the seed or the rate at
+which it is asked. A footprint is of one instance group after it has answered, since a model grows with its first
+requests. Of another version of the packages it may be wrong by a little; the next load corrects it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from lab import home
+from lab.measure.footprint import Footprint, copies, together
+from lab.serve.triton import Server
+from lab.spec import ModelSpec
+from lab.watch import host, smaps
+from lab.watch.gpu import read_gpus
+
+NOT_MEMORY = {"name", "seed", "stream_interval"}
+MOST_KEPT = 64
+
+
+def kind(spec: ModelSpec) -> str:
+    """The key of the file."""
+    return json.dumps(spec.model_dump(mode="json", exclude=NOT_MEMORY, exclude_defaults=True), sort_keys=True)
+
+
+def known(spec: ModelSpec) -> Footprint | None:
+    """What such a model was last seen to take; None when none was loaded here before."""
+    entry = _read().get(kind(spec))
+    try:
+        return None if entry is None else Footprint(int(entry["own_bytes"]), dict(entry["files"]))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def keep(spec: ModelSpec, found: Footprint) -> None:
+    """Regions are counted as the instance's own: the next copy has its own."""
+    place = _place()
+    with home.locked(place.with_suffix(".lock")):
+        entries = _read()
+        entries.pop(kind(spec), None)
+        own = copies(found, 1)[0]
+        entries[kind(spec)] = {"own_bytes": own.own_bytes, "files": dict(own.files)}
+        new = place.with_suffix(f".{os.getpid()}")
+        new.write_text(json.dumps(dict(list(entries.items())[-MOST_KEPT:])))
+        new.replace(place)
+
+
+def predicted_bytes(specs: Sequence[ModelSpec]) -> int | None:
+    """What these models will take together; None when one of them is of a kind never seen here."""
+    found = [known(spec) for spec in specs]
+    whole = [footprint for footprint in found if footprint is not None]
+    return together(whole) if len(whole) == len(found) else None
+
+
+def _place() -> Path:
+    return home.home() / "footprints.json"
+
+
+def _read() -> dict[str, Any]:
+    try:
+        entries = json.loads(_place().read_text())
+        return entries if isinstance(entries, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+class TritonShelf:
+    """A Shelf (lab/serve/residency.py) of `models` on `server`, which measures what it loads. A model of a kind never
+    seen before counts nothing until it is loaded, and what it takes from then on."""
+
+    def __init__(self, server: Server, models: Sequence[ModelSpec]) -> None:
+        self._server = server
+        self.specs = {spec.name: spec for spec in models}
+        self._loaded: dict[str, Footprint] = {}
+        self._known: dict[str, Footprint] = {}
+        for spec in models:
+            if kind(spec) not in self._known and (found := known(spec)) is not None:
+                self._known[kind(spec)] = found
+
+    def load(self, name: str) -> None:
+        self._server.load(self.specs[name])
+        self.look(name)
+
+    def unload(self, name: str) -> None:
+        self.look(name)  # it has answered meanwhile: this is what its kind takes
+        self._server.unload(name)
+        self._loaded.pop(name, None)
+
+    def size_bytes(self, names: Collection[str]) -> int:
+        return together(self._expected(name) for name in set(names))
+
+    @property
+    def server_pid(self) -> int:
+        assert self._server.pid is not None  # noqa: S101  only for the lab's own
+        return self._server.pid
+
+    def is_known(self, name: str) -> bool:
+        """Whether a model of its kind has been measured."""
+        return kind(self.specs[name]) in self._known
+
+    def is_healthy(self, name: str) -> bool:
+        return self._server.state(name).ready
+
+    def look(self, name: str) -> Footprint | None:
+        """Measure a loaded model, and remember it for its kind; None when its processes can't be read."""
+        spec, pids = self.specs[name], host.model_processes(self.server_pid).get(name, [])
+        found = _on_gpu(pids) if spec.device == "gpu" else smaps.footprint(pids) if pids else None
+        if found is not None:
+            self._loaded[name] = found
+            before = self._known.get(kind(spec))
+            if before is None or found.own_bytes > before.own_bytes:
+                self._known[kind(spec)] = copies(found, 1)[0]
+                keep(spec, found)
+        return found
+
+    def measured_bytes(self) -> int:
+        """What the loaded models take together, as last looked at."""
+        return together(self._loaded.values())
+
+    def pss_bytes(self) -> float | None:
+        """The same as the kernel adds it up, a page's share divided by all who map it, strangers included."""
+        serving = host.model_processes(self.server_pid)
+        return host.memory("models", [pid for name in self._loaded for pid in serving.get(name, [])]).value
+
+    def _expected(self, name: str) -> Footprint:
+        seen, usual = self._loaded.get(name), self._known.get(kind(self.specs[name]))
+        found = [footprint for footprint in (seen, usual) if footprint is not None]
+        return max(found, key=lambda footprint: footprint.own_bytes, default=Footprint(0))
+
+
+def _on_gpu(pids: Sequence[int]) -> Footprint | None:
+    """Device memory by NVML; nothing is shared there. None when NVML does not tell it of single processes."""
+    wanted = {f"process_memory_bytes:{pid}" for pid in pids}
+    found = [reading.value for reading in read_gpus() if reading.field in wanted]
+    if not found or any(value is None for value in found):
+        return None
+    return Footprint(round(sum(value or 0.0 for value in found)))

@@ -1,0 +1,145 @@
+"""Many models behind one budget: the cliff, what hits and misses wait, and who slows whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lab.measure.fleet_words import by_models, cliff, interference
+from lab.measure.words import format_rate, format_seconds
+from lab.show import theme
+from lab.show.charts.figure import Chart, append, line, log_axis, log_range, ms, nothing_to_draw
+
+Fleet = dict[str, Any]
+
+
+def throughput(fleet: Fleet) -> Chart:
+    """Requests a second (log y) against the number of models that are asked: where it breaks down is the cliff."""
+    title = "Throughput against models"
+    cells = by_models(fleet["cells"])
+    if not cells:
+        return nothing_to_draw(title, "no block was measured")
+    x, y = [n for n, _ in cells], [cell["throughput_rps"] for _, cell in cells]
+    labels = [format_rate(rate) for rate in y]
+    trace = line("throughput", x, [rate or np.nan for rate in y], theme.TREATMENT, mode="lines+markers+text")
+    trace |= {
+        "text": labels,
+        "textposition": "top right",
+        "textfont": {"size": 12, "color": "@ink"},
+        "hovertemplate": "%{x} models: %{text}<extra></extra>",
+        "cliponaxis": False,
+    }
+    layout = theme.layout(
+        height=340,
+        margin={"l": 64, "r": 72, "t": 24, "b": 52},
+        xaxis=theme.axis("models that are asked", tickvals=x, range=[min(x) - 0.4, max(x) + 0.6]),
+        yaxis=log_axis("requests/s", log_range(y)),
+    )
+    table = {
+        "models": x,
+        "requests/s": y,
+        "hits, %": [None if c["hit_fraction"] is None else 100 * c["hit_fraction"] for _, c in cells],
+        "swaps": [c["swaps"] for _, c in cells],
+        "time spent swapping, %": [100 * c["swapping_fraction"] for _, c in cells],
+    }
+    return Chart(title, {"data": [trace], "layout": layout}, cliff(fleet), table)
+
+
+def waits(fleet: Fleet) -> Chart:
+    """Latency (log y) of requests whose model was there and of those that waited for it, against the models asked."""
+    title = "What a hit and a miss take"
+    cells = by_models(fleet["cells"])
+    table: dict[str, list[Any]] = {"models": [], "requests": [], "n": [], "p50, ms": [], "p99, ms": []}
+    traces, drawn, told, notes = [], [], [], []
+    for kind, label, style in (("hit", "hits", theme.TREATMENT), ("miss", "misses", theme.STYLES[2])):
+        for name, p, dash in (("p50", "p50", "solid"), ("p99", "p99", "dot")):
+            points = [(n, cell[f"{kind}_{name}_s"]) for n, cell in cells]
+            y = [np.nan if v is None else v * 1e3 for _, v in points]
+            if np.isnan(y).all():
+                continue
+            look = theme.Style(style.role, dash, style.marker)
+            hover = f"{label} {p}, %{{x}} models: %{{y:,.1f}} ms<extra></extra>"
+            traces.append(line(f"{label} {p}", [n for n, _ in points], y, look, hovertemplate=hover))
+            drawn += [v for v in y if not np.isnan(v)]
+        for n, cell in cells:
+            append(table, n, label, cell[f"{kind}_n"], ms(cell[f"{kind}_p50_s"]), ms(cell[f"{kind}_p99_s"]))
+            if 0 < cell[f"{kind}_n"] < 7:
+                notes.append(f"{label} with {n} models are not drawn: {cell[f'{kind}_n']} are too few")
+        last = next((c for _, c in reversed(cells) if c[f"{kind}_p50_s"] is not None), None)
+        if last is not None:
+            told.append(
+                f"{label} take {format_seconds(last[f'{kind}_p50_s'])} at the median with {last['models']} models"
+            )
+    if not traces:
+        return nothing_to_draw(title, "too few requests were answered")
+    x = [n for n, _ in cells]
+    layout = theme.layout(
+        height=340,
+        showlegend=True,
+        legend=theme.legend(),
+        margin={"l": 64, "r": 24, "t": 40, "b": 52},
+        xaxis=theme.axis("models that are asked", tickvals=x, range=[min(x) - 0.4, max(x) + 0.4]),
+        yaxis=log_axis("latency, ms", log_range(drawn)),
+    )
+    return Chart(title, {"data": traces, "layout": layout}, f"{'; '.join(told)}.", table, tuple(notes))
+
+
+def matrix(fleet: Fleet) -> Chart:
+    """A tail of each model (rows) while the others are idle and while each of them is at work (columns), ms."""
+    title = "Who slows whom"
+    pairs = fleet["pairs"]
+    if not pairs:
+        return nothing_to_draw(title, "pairs of models were not measured in this run")
+    tail = next((p for p in ("p99", "p95", "p50") if all(pair[f"{p}_s"] for pair in pairs)), "p50")
+    victims = list(dict.fromkeys(pair["victim"] for pair in pairs))
+    columns = list(dict.fromkeys(pair["disturber"] for pair in pairs))
+    found = {(pair["victim"], pair["disturber"]): pair for pair in pairs}
+    value = [[found.get((v, d), {}).get(f"{tail}_s") for d in columns] for v in victims]
+    ratio = [[_ratio(row[0], cell) for cell in row] for row in value]
+    trace = {
+        "type": "heatmap",
+        "x": ["others idle", *(f"{d} at work" for d in columns[1:])],
+        "y": victims,
+        "z": [[None if r is None else float(np.log2(max(r, 0.5))) for r in row] for row in ratio],
+        "text": [[_cell(v, r) for v, r in zip(vs, rs, strict=True)] for vs, rs in zip(value, ratio, strict=True)],
+        "texttemplate": "%{text}",
+        "hovertemplate": "%{y}, %{x}<br>%{text}<extra></extra>",
+        "colorscale": [[0, "@surface"], [0.25, "@grid"], [1, "@vermillion"]],
+        "zmin": 0,
+        "zmax": 5,
+        "showscale": False,
+        "xgap": 3,
+        "ygap": 3,
+        "textfont": {"size": 13, "color": "@ink"},
+    }
+    layout = theme.layout(
+        height=120 + 56 * len(victims),
+        margin={"l": 64, "r": 24, "t": 16, "b": 64},
+        xaxis=theme.axis("", type="category", side="top", showline=False, ticks=""),
+        yaxis=theme.axis(f"{tail} of", type="category", autorange="reversed", showline=False, ticks=""),
+    )
+    table: dict[str, list[Any]] = {
+        "asked lightly": [],
+        "at work": [],
+        "asked at, req/s": [],
+        "answers": [],
+        "p50, ms": [],
+        "p95, ms": [],
+        "p99, ms": [],
+    }
+    for pair in pairs:
+        tails = [ms(pair[f"{p}_s"]) for p in ("p50", "p95", "p99")]
+        append(table, pair["victim"], pair["disturber"] or "none", pair["victim_rps"], pair["n"], *tails)
+    notes = () if tail == "p99" else (f"{tail} is shown: some pairs have too few answers for p99, which needs 459",)
+    return Chart(title, {"data": [trace], "layout": layout}, interference(fleet) or "No pair to compare.", table, notes)
+
+
+def _ratio(alone: float | None, beside: float | None) -> float | None:
+    return None if not alone or beside is None else beside / alone
+
+
+def _cell(seconds: float | None, ratio: float | None) -> str:
+    if seconds is None:
+        return "not measured"
+    return format_seconds(seconds) if ratio is None or ratio == 1 else f"{format_seconds(seconds)} ({ratio:.1f}×)"

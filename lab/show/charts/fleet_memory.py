@@ -1,0 +1,218 @@
+"""The memory of many models: what each adds, what would fit, who was there when, and what all of them took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lab.measure.fleet_words import fit
+from lab.measure.tenancy import Stay
+from lab.measure.words import format_bytes
+from lab.show import theme
+from lab.show.charts.figure import MAX_POINTS, Chart, floats, level_line, line, nothing_to_draw, pattern
+
+MIB = 2**20
+Fleet = dict[str, Any]
+
+
+def waterfall(fleet: Fleet) -> Chart:
+    """What each model adds (y, MiB) to those loaded before it, measured, and what was predicted for all until then."""
+    title = "What each model adds"
+    filled = fleet["filled"]
+    if not filled:
+        return nothing_to_draw(title, "no model was loaded")
+    names = [entry["model"] for entry in filled]
+    totals = [entry["total_bytes"] for entry in filled]
+    predicted = [entry["predicted_bytes"] for entry in filled]
+    return _fall(title, names, totals, predicted, fleet["budget_bytes"], fit(fleet) or _loaded(names, totals))
+
+
+def plan(names: Sequence[str], predicted: Sequence[int | None], budget_bytes: int | None) -> Chart:
+    """The same before anything is loaded, from what models of these kinds took when they were last loaded here."""
+    title = "What would fit"
+    known = [(name, total) for name, total in zip(names, predicted, strict=True) if total is not None]
+    if not known:
+        return nothing_to_draw(title, "none of these models was loaded here before", height=260)
+    fits = [name for name, total in known if budget_bytes is None or total <= budget_bytes]
+    room = "" if budget_bytes is None else f" of the {format_bytes(budget_bytes)} that they may take"
+    last = known[len(fits) - 1][1] if fits else known[0][1]
+    alt = f"{len(fits)} of {len(names)} models would fit: together they take {format_bytes(last)}{room}."
+    notes = tuple(f"{n} is not predicted: no model of its kind was loaded here before" for n in names[len(known) :][:1])
+    chart = _fall(title, [n for n, _ in known], [t for _, t in known], [None] * len(known), budget_bytes, alt)
+    return Chart(title, chart.figure, alt, {"model": list(names), "together, MiB": [_mib(p) for p in predicted]}, notes)
+
+
+def _loaded(names: Sequence[str], totals: Sequence[float]) -> str:
+    return f"{names[-1]} makes it {format_bytes(totals[-1])}."
+
+
+def _fall(
+    title: str,
+    names: Sequence[str],
+    totals: Sequence[float],
+    predicted: Sequence[float | None],
+    budget_bytes: float | None,
+    alt: str,
+) -> Chart:
+    base = np.array([0.0, *totals[:-1]]) / MIB
+    rise = np.array(totals) / MIB - base
+    over = [budget_bytes is not None and total > budget_bytes for total in totals]
+    trace = {
+        "type": "bar",
+        "name": "adds",
+        "x": list(names),
+        "y": floats(rise),
+        "base": floats(base),
+        "marker": {
+            "color": ["@vermillion" if beyond else "@blue" for beyond in over],
+            "pattern": {**pattern(""), "shape": ["/" if beyond else "" for beyond in over]},
+        },
+        "text": [f"+{value:,.0f}" for value in rise],
+        "textposition": "outside",
+        "textfont": {"size": 12, "color": "@ink"},
+        "cliponaxis": False,
+        "hovertemplate": "%{x} adds %{y:,.1f} MiB<extra></extra>",
+    }
+    traces: list[dict[str, Any]] = [trace]
+    if any(value is not None for value in predicted):
+        y = [np.nan if value is None else value / MIB for value in predicted]
+        look = theme.Style("@ink", "solid", "line-ew-open")
+        marks = line(
+            "predicted, together", [], y, look, mode="markers", hovertemplate="predicted: %{y:,.1f} MiB<extra></extra>"
+        )
+        marks |= {"x": list(names)}
+        marks["marker"] |= {"size": 26}
+        traces.append(marks)
+    shapes, labels = [], []
+    if budget_bytes is not None:
+        shape, label = level_line(budget_bytes / MIB, f"budget {format_bytes(budget_bytes)}", log=False)
+        shapes, labels = [shape], [label]
+    top = 1.12 * max(max(totals), budget_bytes or 0) / MIB
+    layout = theme.layout(
+        height=340,
+        showlegend=len(traces) > 1,
+        legend=theme.legend(),
+        margin={"l": 64, "r": 24, "t": 40, "b": 64},
+        xaxis=theme.axis("", type="category", ticks="", tickangle=-30 if len(names) > 6 else 0),
+        yaxis=theme.axis("memory of all models, MiB", range=[0, top]),
+        shapes=shapes,
+        annotations=labels,
+        bargap=0.35,
+    )
+    table = {
+        "model": list(names),
+        "adds, MiB": [float(value) for value in rise],
+        "together, MiB": [_mib(total) for total in totals],
+        "predicted together, MiB": [_mib(value) for value in predicted],
+    }
+    return Chart(title, {"data": traces, "layout": layout}, alt, table)
+
+
+def tenancy(stays: Sequence[Stay], end_s: float, moments: Sequence[tuple[float, str]] = ()) -> Chart:
+    """Who is loaded when (x, seconds): a bar a stay, hatched while it loads or unloads."""
+    title = "Who was there when"
+    if not stays:
+        return nothing_to_draw(title, "no model was loaded or unloaded")
+    names = sorted({stay.model for stay in stays}, key=lambda name: int(name.rpartition("_")[2] or 0))
+    bars: dict[str, list[tuple[str, float, float]]] = {"loaded": [], "swapping": []}
+    for stay in stays:
+        bars["swapping"].append((stay.model, stay.asked_s, stay.from_s))
+        bars["loaded"].append((stay.model, stay.from_s, end_s if stay.to_s is None else stay.to_s))
+        if stay.to_s is not None and stay.gone_s is not None:
+            bars["swapping"].append((stay.model, stay.to_s, stay.gone_s))
+    traces = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": label,
+            "y": [name for name, _, _ in own],
+            "x": floats([to - begin for _, begin, to in own]),
+            "base": floats([begin for _, begin, _ in own]),
+            "marker": {"color": role, "pattern": pattern(hatch)},
+            "hovertemplate": "%{y} " + label + ", %{x:.1f} s<extra></extra>",
+        }
+        for (label, own), role, hatch in zip(bars.items(), ("@blue", "@vermillion"), ("", "/"), strict=True)
+    ]
+    swaps = sum(stay.why == "evicted" for stay in stays)
+    layout = theme.layout(
+        height=120 + 26 * len(names),
+        barmode="overlay",
+        bargap=0.25,
+        showlegend=True,
+        legend=theme.legend(),
+        margin={"l": 64, "r": 24, "t": 40, "b": 52},
+        xaxis=theme.axis("seconds since the first block", rangemode="normal"),
+        yaxis=theme.axis(
+            "", type="category", categoryorder="array", categoryarray=names, autorange="reversed", ticks=""
+        ),
+        shapes=[_moment(at_s) for at_s, _ in moments],
+        annotations=[_said(at_s, text) for at_s, text in moments],
+    )
+    table = {
+        "model": [stay.model for stay in stays],
+        "loaded at, s": [stay.from_s for stay in stays],
+        "load took, s": [stay.from_s - stay.asked_s for stay in stays],
+        "went at, s": [stay.to_s for stay in stays],
+        "why": [stay.why for stay in stays],
+    }
+    alt = f"{len(stays)} loads of {len(names)} models; {swaps} times one had to go so that another fitted."
+    return Chart(title, {"data": traces, "layout": layout}, alt, table)
+
+
+def course(t_s: Any, size_bytes: Any, budget_bytes: float | None, moments: Sequence[tuple[float, str]] = ()) -> Chart:
+    """Memory of all models together (y, MiB) over the run, with its budget."""
+    title = "Memory over the run"
+    if not len(t_s):
+        return nothing_to_draw(title, "no memory was read")
+    step = max(1, -(-len(t_s) // MAX_POINTS))
+    x, y = np.asarray(t_s)[::step], np.asarray(size_bytes)[::step] / MIB
+    trace = line(
+        "all models", x, y, theme.TREATMENT, mode="lines", hovertemplate="%{x:.0f} s: %{y:,.0f} MiB<extra></extra>"
+    )
+    shapes, labels = [_moment(at_s) for at_s, _ in moments], [_said(at_s, text) for at_s, text in moments]
+    if budget_bytes is not None:
+        shape, label = level_line(budget_bytes / MIB, f"budget {format_bytes(budget_bytes)}", log=False)
+        shapes, labels = [*shapes, shape], [*labels, label]
+    layout = theme.layout(
+        height=320,
+        margin={"l": 64, "r": 24, "t": 28, "b": 52},
+        xaxis=theme.axis("seconds since the first block", rangemode="normal"),
+        yaxis=theme.axis("PSS of all models, MiB"),
+        shapes=shapes,
+        annotations=labels,
+    )
+    most, last = (format_bytes(float(value) * MIB) for value in (y.max(), y[-1]))
+    alt = f"All models together take at most {most}, at the end {last}."
+    return Chart(title, {"data": [trace], "layout": layout}, alt, {"second": x.tolist(), "memory, MiB": y.tolist()})
+
+
+def _moment(at_s: float) -> dict[str, Any]:
+    return {
+        "type": "line",
+        "x0": at_s,
+        "x1": at_s,
+        "yref": "paper",
+        "y0": 0,
+        "y1": 1,
+        "line": {"color": "@axis", "width": 1, "dash": "dot"},
+        "layer": "below",
+    }
+
+
+def _said(at_s: float, text: str) -> dict[str, Any]:
+    return {
+        "x": at_s,
+        "yref": "paper",
+        "y": 1,
+        "text": text,
+        "showarrow": False,
+        "xanchor": "left",
+        "yanchor": "bottom",
+        "font": {"size": 11, "color": "@muted"},
+    }
+
+
+def _mib(size_bytes: float | None) -> float | None:
+    return None if size_bytes is None else size_bytes / MIB

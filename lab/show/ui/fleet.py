@@ -1,0 +1,98 @@
+"""The parts of the page Multi-model memory: the load plan, and what the run's charts are drawn from."""
+
+from __future__ import annotations
+
+import json
+
+import streamlit as st
+
+from lab.measure import fleet_words, tenancy
+from lab.run import footprints
+from lab.run.fleet import members
+from lab.run.plan import settle
+from lab.show.charts import fleet, fleet_memory
+from lab.show.charts.figure import Chart
+from lab.show.ui import chart
+from lab.show.ui.topic import Seen
+from lab.spec import Experiment, parse_setting
+
+KINDS = ("digits", "embedder", "sleeper", "null")
+MIB = 2**20
+
+
+def form(experiment: Experiment) -> list[str]:
+    """Which models, the budget, how unequally they are asked; then the plan: what would fit, before anything loads."""
+    kinds = st.pills(
+        "Models, copies of them in turn",
+        KINDS,
+        selection_mode="multi",
+        default=[experiment.model.name, *(other.name for other in _fleet(experiment).others)],
+        key="m_kinds",
+        bind="query-params",
+    ) or [experiment.model.name]
+    left, right = st.columns(2, vertical_alignment="bottom")
+    budget_mib = left.number_input(
+        "Budget, MiB",
+        0,
+        1_000_000,
+        0,
+        50,
+        key="m_budget",
+        bind="query-params",
+        help=f"0: as much as the first {_fleet(experiment).fit} of them take, as measured.",
+    )
+    zipf = right.select_slider(
+        "Popularity (Zipf)",
+        [0.0, 0.5, 1.0, 1.5, 2.0],
+        value=experiment.workload.zipf_exponent,
+        key="m_zipf",
+        bind="query-params",
+        help="0: all are asked alike. 1: the second half as often as the first, the third a third as often.",
+    )
+    first, *others = kinds
+    settings = [f"model.name={first}", f"fleet.others={json.dumps([{'name': name} for name in others])}"]
+    settings += [f"fleet.budget_bytes={budget_mib * MIB}"] if budget_mib else []
+    settings += [f"workload.zipf_exponent={zipf:g}"] if zipf != experiment.workload.zipf_exponent else []
+    with st.expander("The load plan: what would fit", key="m_plan", on_change="rerun") as plan:
+        if plan.open:
+            chart.show(_plan(experiment, settings), key="m_plan_chart", heading=False)
+    return settings
+
+
+def happened(seen: Seen) -> list[Chart]:
+    found = seen.document["fleet"]
+    return [fleet.throughput(found), fleet.waits(found), fleet_memory.waterfall(found), fleet.matrix(found)]
+
+
+def cause(seen: Seen) -> str:
+    """The whole story in sentences."""
+    return "\n\n".join(fleet_words.sentences(seen.document["fleet"]))
+
+
+def why(seen: Seen) -> list[Chart]:
+    events = seen.folder.events()
+    starts = [event for event in events if event["kind"] == "block_start"]
+    if not starts:
+        return []
+    origin_ns, end_ns = starts[0]["start_ns"], max(event["t_ns"] for event in events)
+    end_s = (end_ns - origin_ns) / 1e9
+    moments = [((e["start_ns"] - origin_ns) / 1e9, f"{e['workload']['models']} models") for e in starts]
+    stays = [s for s in tenancy.stays(events, origin_ns) if s.to_s is None or s.to_s > 0]
+    t_s, held = tenancy.total(seen.folder.read("telemetry"), origin_ns)
+    budget = seen.document["fleet"]["budget_bytes"]
+    return [
+        fleet_memory.tenancy(stays, end_s, moments),
+        fleet_memory.course(t_s, held, budget, moments),
+    ]
+
+
+def _plan(experiment: Experiment, settings: list[str]) -> Chart:
+    asked = settle(experiment, [parse_setting(setting) for setting in settings], quick=False)
+    models = members(asked, max(cell.workload.models for cell in asked.cells()))
+    predicted = [footprints.predicted_bytes(models[: n + 1]) for n in range(len(models))]
+    return fleet_memory.plan([model.name for model in models], predicted, _fleet(asked).budget_bytes)
+
+
+def _fleet(experiment: Experiment):  # type: ignore[no-untyped-def]
+    assert experiment.fleet is not None  # noqa: S101
+    return experiment.fleet

@@ -1,0 +1,160 @@
+"""Hits, misses, swaps and pairs from records whose truth is written down; and the sentences about them."""
+
+import pyarrow as pa
+import pytest
+
+from lab.measure import fleet_words
+from lab.measure.fleet import fit_error, fleet, joined
+from lab.measure.records import OK, REFUSED, REQUESTS, WAITS
+
+MS = 1_000_000
+S = 1_000_000_000
+MIB = 2**20
+
+
+def requests(rows):
+    """(block, request, due_ns, done_ns, outcome)."""
+    filler = {f.name: pa.nulls(len(rows), f.type) for f in REQUESTS}
+    block, request, due, done, outcome = zip(*rows, strict=True) if rows else ((),) * 5
+    columns = {"block": block, "request": request, "due_ns": due, "sent_ns": due, "done_ns": done, "outcome": outcome}
+    return pa.table({**filler, **{k: pa.array(v, REQUESTS.field(k).type) for k, v in columns.items()}}, schema=REQUESTS)
+
+
+def waits(rows):
+    """(t_ns, model, request, waited_ns, refused)."""
+    columns = zip(*rows, strict=True) if rows else ((),) * 5
+    return pa.table({f.name: pa.array(c, f.type) for f, c in zip(WAITS, columns, strict=True)}, schema=WAITS)
+
+
+def block(number, start_s, models=2, kind="block_start", **more):
+    at = int(start_s * S)
+    times = {"start_ns": at, "measured_from_ns": at + S, "end_ns": at + 11 * S}
+    return {"kind": kind, "t_ns": at, "block": number, "workload": {"models": models}, **times, **more}
+
+
+def a_block(number, start_s, hits, misses, hit_ms=2, miss_ms=2000):
+    """Records of a block: that many hits and misses, due 10 ms apart in its window."""
+    at = int(start_s * S) + S
+    asked, noted = [], []
+    for k in range(hits + misses):
+        due, miss = at + 10 * MS * k, k < misses
+        asked.append((number, k, due, due + (miss_ms if miss else hit_ms) * MS, OK))
+        noted.append((due + MS // 2, "a_1", k, (miss_ms - 5) * MS if miss else 0, None))
+    return asked, noted
+
+
+def swap(kind, at_s, seconds, model="a_1", **more):
+    return {"kind": kind, "t_ns": int(at_s * S), "model": model, "seconds": seconds, **more}
+
+
+def a_run():
+    """Two models that fit: 1,000 hits. Three that do not: 90 hits, 10 misses, three swaps of 0.5 + 1.2 s."""
+    one, one_noted = a_block(0, 100, hits=1000, misses=0)
+    two, two_noted = a_block(1, 200, hits=90, misses=10)
+    events = [
+        {"kind": "fleet", "t_ns": 1, "budget_bytes": 200 * MIB, "stated": False, "filled": 3},
+        block(0, 100, models=2),
+        block(1, 200, models=3),
+        *(swap("model_unloaded", 203 + 2 * k, 1.2, why="evicted") for k in range(3)),
+        *(swap("model_loaded", 203.5 + 2 * k, 0.5) for k in range(3)),
+        swap("model_loaded", 200.5, 9.0),  # before the window
+    ]
+    return events, requests(one + two), waits(one_noted + two_noted)
+
+
+def test_hits_and_misses_are_told_apart_and_timed_by_the_client():
+    first, second = fleet(*a_run())["cells"]
+    assert (first["models"], first["hit_fraction"], first["hit_n"], first["miss_n"]) == (2, 1.0, 1000, 0)
+    assert first["throughput_rps"] == pytest.approx(100)  # 1,000 in 10 s
+    assert first["hit_p50_s"] == first["hit_p99_s"] == pytest.approx(0.002)
+    assert second["hit_fraction"] == pytest.approx(0.9)
+    assert second["miss_p50_s"] == pytest.approx(2.0)
+    assert (second["hit_p95_s"], second["hit_p99_s"], second["miss_p95_s"]) == (pytest.approx(0.002), None, None)
+
+
+def test_swaps_count_inside_the_window_only():
+    second = fleet(*a_run())["cells"][1]
+    assert (second["swaps"], second["load_median_s"], second["unload_median_s"]) == (3, 0.5, 1.2)
+    assert second["swapping_fraction"] == pytest.approx(3 * 1.7 / 10)
+
+
+def test_a_request_is_joined_by_block_and_number():
+    """Both blocks have a request 0; the second one's waited."""
+    events, asked, noted = a_run()
+    starts = [e for e in events if e["kind"] == "block_start"]
+    assert joined(starts[0], starts, asked, noted).waited_ns[0] == 0
+    assert joined(starts[1], starts, asked, noted).waited_ns[0] == 1995 * MS
+
+
+def test_refusals_are_counted_by_reason():
+    events = [block(0, 100)]
+    asked = requests([(0, 0, 102 * S, 103 * S, REFUSED), (0, 1, 102 * S, 103 * S, OK)])
+    noted = waits([(102 * S, "a_1", 0, 5, "too_late"), (102 * S, "a_1", 1, 0, None)])
+    (cell,) = fleet(events, asked, noted)["cells"]
+    assert cell["refused"] == {"too_late": 1}
+    assert (cell["hit_n"], cell["hit_p50_s"]) == (1, None)
+
+
+def test_a_run_that_got_nowhere_says_nothing():
+    found = fleet([], requests([]), waits([]))
+    assert (found["cells"], found["pairs"], found["filled"], found["budget_bytes"]) == ([], [], [], None)
+    assert fleet_words.sentences(found) == []
+    assert fleet_words.table(found) == []
+
+
+def filled(model, total, alone, predicted=None, load_s=1.0):
+    return {
+        "kind": "filled",
+        "t_ns": 1,
+        "model": model,
+        "load_s": load_s,
+        "first_answer_s": 0.02,
+        "alone_bytes": alone * MIB,
+        "own_bytes": alone * MIB,
+        "total_bytes": total * MIB,
+        "predicted_bytes": None if predicted is None else predicted * MIB,
+    }
+
+
+def test_the_fit_is_judged_by_the_last_model():
+    assert fit_error([filled("a", 100, 100)]) is None
+    assert fit_error([filled("a", 100, 100), filled("b", 160, 100, 168)]) == pytest.approx(0.05)
+
+
+def test_the_cliff_is_named_with_its_cause():
+    found = fleet(*a_run())
+    said = fleet_words.cliff(found)
+    assert said.startswith(
+        "The cliff lies between 2 and 3 models: with 2, every request finds its model loaded, and 100 req/s are "
+        "served; with 3, for which a budget of 200 MiB has no room, 10 % of the requests wait for their model to be "
+        "loaded, 2.00 s at the median, and it is 10.0 req/s, 10× less."
+    )
+    assert "A swap takes 500 ms to load and 1.20 s to unload the one that makes room; swaps run one after" in said
+    assert "took 51 % of the time" in said
+
+
+def test_without_a_miss_there_is_no_cliff_to_tell():
+    asked, noted = a_block(0, 100, hits=1000, misses=0)
+    only = fleet(a_run()[0][:2], requests(asked), waits(noted))
+    assert "All 2 models fit into a budget of 200 MiB" in fleet_words.cliff(only)
+
+
+def test_the_fit_sentence_counts_shared_pages_once():
+    found = fleet([filled("a", 100, 100), filled("b", 160, 100, 158, load_s=3.0)], requests([]), waits([]))
+    assert fleet_words.fit(found) == (
+        "2 models take 160 MiB together, not the 200 MiB that they show one by one: pages of the same libraries are "
+        "there once. Predicted before loading: 1.25 % less. Loading took 2.00 s at the median (3.00 s for b), the "
+        "first answer 20.0 ms."
+    )
+
+
+def test_the_worst_pair_is_named_and_small_ones_are_not():
+    def pair(disturber, p99):
+        return {"victim": "a", "disturber": disturber, "p50_s": 0.001, "p95_s": None, "p99_s": p99}
+
+    assert fleet_words.interference({"pairs": [pair(None, 0.004), pair("b", 0.0044)]}) == (
+        "No model slows another by more than 25 %, in 1 pairs."
+    )
+    assert fleet_words.interference({"pairs": [pair(None, 0.004), pair("b", 0.04), pair("c", 0.01)]}) == (
+        "Who slows whom: b at work raises p99 of a from 4.0 ms to 40.0 ms (10×), the worst of 2 pairs."
+    )
