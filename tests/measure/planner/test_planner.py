@@ -1,0 +1,153 @@
+"""Plans for servers whose answer is known on paper."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lab.errors import InputError
+from lab.measure.planner import calibration
+from lab.measure.planner.calibration import Measured
+from lab.measure.planner.engine_simulator import Asked, EngineRules, Steps
+from lab.measure.planner.planner import (
+    error,
+    highest_rate,
+    lengths,
+    poisson,
+    predict,
+    predict_engine,
+    replicas_needed,
+)
+from lab.measure.planner.service import steady
+from lab.measure.planner.simulator import Rules, Users
+from lab.measure.records import Requests, Window
+from lab.measure.summary import Summary, summarize
+from lab.spec import Batching, ModelSpec, Slo
+
+
+def some(**figures) -> Summary:
+    """A summary of ten answers of 10 ms each, with these figures in place of its own."""
+    due = np.arange(10, dtype=np.int64) * 100_000_000
+    requests = Requests(due, due, due + 10_000_000, np.zeros(10, np.uint8))
+    whole = summarize(requests, window=Window(0, 0, 1_000_000_000), planned=10, slo=None)
+    return replace(whole, **figures)
+
+
+def test_below_capacity_everything_is_served_and_above_it_no_more_than_that():
+    below = predict(poisson(50, 4000), Rules(), steady(0.01))
+    above = predict(poisson(200, 4000), Rules(), steady(0.01))
+    assert below.throughput_rps == pytest.approx(50, rel=0.05)
+    assert below.utilisation_fraction == pytest.approx(0.5, rel=0.05)
+    assert above.throughput_rps == pytest.approx(100, rel=0.01)
+
+
+def test_a_closed_loop_has_as_many_answers_as_fit():
+    together = predict(Users(4, 2000), Rules(max_batch_size=4, delay_s=0.001), steady(0.01, 0.0025))
+    assert together.throughput_rps == pytest.approx(4 / 0.02, rel=0.01)
+    assert together.batch_mean == pytest.approx(4, rel=0.01)
+    # Without a delay the first to come back leaves alone, and the other three together: 12.5 and 17.5 ms.
+    apart = predict(Users(4, 2000), Rules(max_batch_size=4), steady(0.01, 0.0025))
+    assert apart.throughput_rps == pytest.approx(4 / 0.03, rel=0.01)
+
+
+def test_goodput_counts_what_is_within_the_limit_of_all_that_came():
+    found = predict(np.arange(100) * 0.1, Rules(max_queue_size=5), steady(0.01), Slo(latency_s=0.02))
+    assert (found.slo_attainment_fraction, found.refused) == (1.0, 0)
+    late = predict(np.arange(100) * 0.1, Rules(), steady(0.05), Slo(latency_s=0.02))
+    assert (late.slo_attainment_fraction, late.goodput_rps) == (0.0, 0.0)
+
+
+def test_an_engine_alone_writes_a_token_a_step():
+    asked = Asked(np.arange(20) * 10.0, np.full(20, 5), np.full(20, 11))
+    found = predict_engine(asked, EngineRules(), Steps(0.01, read_fixed_s=0.02, outside_s=0.004), Slo(ttft_s=0.03))
+    assert found.ttft_p50_s == pytest.approx(0.024)
+    assert found.itl_mean_s == pytest.approx(0.01)
+    assert found.latency_p50_s == pytest.approx(0.024 + 10 * 0.01)
+    assert found.slo_attainment_fraction == 1.0
+
+
+def test_as_many_replicas_as_the_rate_needs():
+    def keeps(replicas: int, rate_rps: float):
+        return predict(poisson(rate_rps, 3000), Rules(replicas=replicas), steady(0.01), Slo(latency_s=1.0))
+
+    found = replicas_needed(keeps, 250, 0.99, headroom_fraction=0.2)  # 300/s of servers that do 100/s: four, for a wait
+    assert found.replicas in (3, 4)
+    assert found.at is not None and found.at.throughput_rps == pytest.approx(250, rel=0.05)
+    assert keeps(found.replicas - 1, 300).slo_attainment_fraction < 0.99
+
+
+def test_what_no_number_of_replicas_can_do_is_said():
+    found = replicas_needed(
+        lambda replicas, rate_rps: predict(np.zeros(3), Rules(), steady(2.0), Slo(latency_s=1)), 10, 0.99
+    )
+    assert found.replicas is None
+
+
+def test_the_highest_rate_is_below_capacity():
+    def keeps(rate_rps: float):
+        return predict(poisson(rate_rps, 3_000), Rules(), steady(0.01), Slo(latency_s=0.05))
+
+    found = highest_rate(keeps, 0.99, 100)
+    assert found is not None
+    assert keeps(found).slo_attainment_fraction >= 0.99 > keeps(found * 1.2).slo_attainment_fraction
+    assert highest_rate(lambda rate_rps: predict(np.zeros(2), Rules(), steady(1), Slo(latency_s=0.1)), 0.9, 1) is None
+
+
+def test_an_error_is_relative_and_none_without_a_measurement():
+    found = predict(np.arange(20) * 1.0, Rules(), steady(0.011))
+    errors = error(found, {"latency_p50_s": 0.010, "latency_p99_s": None}, ["latency_p50_s", "latency_p99_s"])
+    assert errors == {"latency_p50_s": pytest.approx(0.1), "latency_p99_s": None}
+
+
+def test_lengths_are_drawn_from_first_to_last():
+    assert set(lengths((3, 5), 200, 0)) == {3, 4, 5}
+    assert set(lengths(7, 3, 0)) == {7}
+
+
+def test_a_service_is_read_out_of_counters():
+    model = ModelSpec(name="digits", batching=Batching(max_batch_size=8, max_queue_delay_us=500, max_queue_size=9))
+    figures = {
+        "item_compute_s": {1: 0.003, 2: 0.002},  # an infer of 3 and 4 ms
+        "batch_sizes": {1: 10, 2: 10},
+        "compute_mean_s": 0.004,
+        "compute_infer_mean_s": 0.0035,  # half a millisecond of input and output
+        "queue_mean_s": 0.0001,
+        "latency_mean_s": 0.006,
+    }
+    found = calibration.service([Measured(model, some(**figures), np.array([0.0059, 0.0061]))])
+    assert (found.mean_s(1), found.mean_s(2)) == (pytest.approx(0.0035), pytest.approx(0.0045))
+    assert found.outside_s == pytest.approx([0.0019])
+    assert found.spread == pytest.approx(np.array([0.0040, 0.0042]) / 0.0041)
+    rules = calibration.rules(model)
+    assert (rules.max_batch_size, rules.delay_s, rules.max_queue_size) == (8, 0.0005, 9)
+
+
+def test_steps_are_read_out_of_an_engines_counters():
+    figures = {
+        "itl_mean_s": 0.0125,
+        "prefill_fraction": 0.2,
+        "engine_batch_mean": 1.0,
+        "step_mean_s": 0.010,
+        "prompt_tokens_mean": 25.0,
+        "output_tokens_mean": 10.0,
+        "ttft_p50_s": 0.030,
+        "engine_waiting_mean": 0.0,
+    }
+    found = calibration.engine_steps([Measured(ModelSpec(name="llm"), some(**figures), np.empty(0))])
+    assert found.write_fixed_s == pytest.approx(0.010)
+    assert found.read_token_s == pytest.approx(0.010 * 10 * 0.25 / 25)  # a fifth of the time is a quarter of the rest
+    assert found.outside_s == pytest.approx(0.030 - 0.025)
+
+
+def test_an_engine_that_is_not_modelled_is_refused():
+    with pytest.raises(InputError, match="kv_cache false"):
+        calibration.engine_rules(ModelSpec(name="llm", kv_cache=False))
+    with pytest.raises(InputError, match="max_tokens_in_cache 2000"):
+        calibration.engine_rules(ModelSpec(name="llm", max_tokens_in_cache=2000))
+
+
+def test_blocks_that_say_nothing_calibrate_nothing():
+    with pytest.raises(InputError, match="nothing to calibrate on"):
+        calibration.service([Measured(ModelSpec(name="digits"), some(), np.empty(0))])
