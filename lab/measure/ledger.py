@@ -6,8 +6,7 @@
     KV cache     2 × layers × key heads × head size × bytes × tokens, in the cache's own precision
     activations  what the largest step holds at a time besides
     workspace    tables of rotations, and logits
-    runtime      what an idle process has written besides its weights: Python, torch and the compiler, and the
-                 allocator's slack
+    runtime      what an idle process has written besides its weights: Python, torch, and the allocator's slack
     libraries    pages of their files that the process has read, which other processes may have too
 
 So 4 bits are not an eighth of 32: a group's scale adds a bit a weight, the embedding keeps 8, and cache, runtime and
@@ -36,10 +35,11 @@ PREFILL_TOKENS = 512
 THREADS = 2
 """Unless the model says how many (lab/serve/models/llm.py)."""
 MIB = 2**20
-RUNTIME_BYTES, LIBRARY_BYTES = 190 * MIB, 120 * MIB
-"""Of an engine of torch alone, measured once where this was written, with the versions that the lab pins."""
-COMPILER_BYTES, COMPILER_LIBRARY_BYTES = 40 * MIB, 60 * MIB
-"""What numba and LLVM add, which the compiled engine brings (lab/serve/models/compiled_decoder.py)."""
+RUNTIME_BYTES = 230 * MIB
+LIBRARY_BYTES, COMPILER_LIBRARY_BYTES = 98 * MIB, 68 * MIB
+"""Measured once, with the versions that the lab pins: what Python and torch write when they are loaded, pages of their
+libraries, and those of numba and LLVM, which the compiled engine brings (lab/serve/models/compiled_decoder.py). The
+first load on a machine also compiles, which leaves up to 130 MiB more."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,13 @@ class Predicted:
 class Ledger:
     """`kv_bytes_per_token`: keys and values of one token, whether or not a cache keeps them. `elements` of all
     matrices that a step reads, embedding and head once where they are one. `held_tokens`: the most that the load
-    can have in the cache at a time."""
+    can have in the cache at a time; `at_once`: whether the cache's memory is taken when the model is loaded."""
 
     rows: tuple[Predicted, ...]
     kv_bytes_per_token: float
     elements: int
     held_tokens: int
+    at_once: bool = False
 
     def __getitem__(self, name: str) -> Predicted:
         return next(row for row in self.rows if row.name == name)
@@ -123,11 +124,12 @@ def predict(config: Mapping[str, Any], spec: ModelSpec, workload: Workload | Non
     room = min(spec.max_request_tokens, config["max_position_embeddings"], spec.max_tokens_in_cache or 10**9)
     per_token = kv_bytes_per_token(config, cache_precision(spec))
     users, prompt, longest = _asked(workload, slots, room)
-    held = users * longest if spec.kv_cache else 0
+    compiled = is_compiled(spec)
+    # torch writes its zeros at once, the compiled engine's cache takes memory as tokens come.
+    held = (users * longest if compiled else slots * room) if spec.kv_cache else 0
     read = min(PREFILL_TOKENS, users * prompt) if spec.kv_cache else users * longest
     tables, logits = _tables(config), users * config["vocab_size"] * 4
     wide, wide_formula = _activations(config, spec)
-    compiled = is_compiled(spec)
     cache_formula = (
         f"{format_count(per_token)} bytes: 2 × {config['num_hidden_layers']} layers × {_kv_heads(config)} key heads "
         f"(of {config['num_attention_heads']} heads) × {_kv_of_a_head(config, spec)}"
@@ -157,16 +159,24 @@ def predict(config: Mapping[str, Any], spec: ModelSpec, workload: Workload | Non
             Predicted(
                 "KV cache, in use",
                 held * per_token,
-                f"{users} × {format_count(longest)} tokens × {format_count(per_token)} bytes" if held else "no cache",
+                f"{format_count(held)} tokens × {format_count(per_token)} bytes" + ("" if compiled else ", all at once")
+                if held
+                else "no cache",
             ),
             Predicted("activations", read * wide, f"{format_count(read)} tokens × {wide_formula}"),
             Predicted("workspace", tables + logits, f"rotations, and logits of {users}"),
-            _besides("runtime", RUNTIME_BYTES, COMPILER_BYTES if compiled else 0),
-            _besides("libraries", LIBRARY_BYTES, COMPILER_LIBRARY_BYTES if compiled else 0),
+            Predicted("runtime", RUNTIME_BYTES, "as measured once, with whatever weights"),
+            Predicted(
+                "libraries",
+                LIBRARY_BYTES + (COMPILER_LIBRARY_BYTES if compiled else 0),
+                f"as measured once: Python and torch {LIBRARY_BYTES // MIB} MiB"
+                + (f", numba and LLVM {COMPILER_LIBRARY_BYTES // MIB} MiB" if compiled else ""),
+            ),
         ),
         per_token,
         layers + head,
         held,
+        at_once=not compiled,
     )
 
 
@@ -190,9 +200,11 @@ def compare(predicted: Ledger, measured: Measured) -> list[Row]:
     quantized = predicted["scales"].size_bytes > 0
     scales = measured.scales if quantized else 0.0
     taken = None if measured.weights is None or scales is None else measured.weights + scales
-    grown = None if measured.held is None or measured.idle is None else max(0.0, measured.held - measured.idle)
     parts = ("KV cache, in use", "activations", "workspace")
-    runtime = None if measured.idle is None or taken is None else measured.idle - taken
+    cache_bytes = predicted["KV cache, in use"].size_bytes if predicted.at_once else 0.0
+    idle = None if measured.idle is None else measured.idle - cache_bytes
+    loaded = None if measured.held is None or idle is None else max(0.0, measured.held - idle)
+    runtime = None if idle is None or taken is None else idle - taken
     all_ = ("weights", "scales", *parts, "runtime", "libraries")
     in_memory = None if measured.held is None or measured.libraries is None else measured.held + measured.libraries
     return [
@@ -200,15 +212,15 @@ def compare(predicted: Ledger, measured: Measured) -> list[Row]:
         told("scales", measured.scales) if quantized else row("scales", None, "nothing is quantized"),
         row("zero-points", None, predicted["zero-points"].formula),
         told("KV cache, room", measured.cache),
-        *(row(name, None, "within the growth under load") for name in parts),
+        *(row(name, None, "a part of what is held under load") for name in parts),
         Row(
-            "growth under load",
+            "under load",
             sum(predicted[name].size_bytes for name in parts),
-            grown,
-            missing if grown is None else "what the process wrote since it was idle",
+            loaded,
+            missing if loaded is None else "what the process wrote since it was idle, and a cache taken at once",
             "cache in use, activations and workspace",
         ),
-        told("runtime", runtime, "the idle process without weights and scales"),
+        told("runtime", runtime, "the idle process without weights, scales and a cache taken at once"),
         told("libraries", measured.libraries, "pages of files in the process"),
         Row(
             "whole process",
@@ -218,12 +230,6 @@ def compare(predicted: Ledger, measured: Measured) -> list[Row]:
             "all of the above; of the cache what is in use",
         ),
     ]
-
-
-def _besides(name: str, torch_bytes: int, compiler_bytes: int) -> Predicted:
-    words = f"Python and torch {torch_bytes // MIB} MiB"
-    compiler = f", compiler {compiler_bytes // MIB} MiB" if compiler_bytes else ""
-    return Predicted(name, torch_bytes + compiler_bytes, f"{words}{compiler}, as measured once")
 
 
 def _asked(workload: Workload | None, slots: int, room: int) -> tuple[int, int, int]:

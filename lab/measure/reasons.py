@@ -3,6 +3,7 @@
 model.batching    what an item costs the model alone and in a batch (sharing.py)
 model.kv_cache    how the time per token changes along the answer (position.py)
 model.scheduler   how many requests shared a step
+model.precision   what an item costs in each
 """
 
 from __future__ import annotations
@@ -66,7 +67,33 @@ def _shared_steps(levels: Sequence[tuple[str, CellResult]]) -> str:
     return f"On average {join([first, *(f'{mean} with {other}' for mean, other in rest)])}."
 
 
+def _by_precision(levels: Sequence[tuple[str, CellResult]]) -> str:
+    """ "An item computes for 0.12 ms with fp32 and 0.31 ms with int8, which is longer: …"; for models whose items
+    Triton counts. Of a language model's step lab/measure/steps.py tells more."""
+    told = [(label, _item_s(cell)) for label, cell in levels]
+    known = [(label, item_s) for label, item_s in told if item_s is not None]
+    if len(known) < len(told):
+        return ""
+    (_, base_s), *others = known
+    slower = [label for label, item_s in others if item_s > base_s * CHANGES]
+    words = join([f"{format_seconds(item_s)} with {label}" for label, item_s in known])
+    why = (
+        f": {join(slower)} {'take' if len(slower) > 1 else 'takes'} longer, since matrices this small leave nothing to "
+        "save on reading them, and rounding every item's activations is work that comes on top"
+    )
+    return f"An item computes for {words}{why if slower else ''}."
+
+
+def _item_s(cell: CellResult) -> float | None:
+    """Seconds of computing an item, over all batches."""
+    sizes = [(size * n, s.item_compute_s.get(size)) for s in cell.summaries for size, n in s.batch_sizes.items()]
+    counted = [(items, item_s) for items, item_s in sizes if item_s is not None]
+    items = sum(n for n, _ in counted)
+    return sum(n * item_s for n, item_s in counted) / items if items else None
+
+
 REASONS: dict[str, Callable[[Sequence[tuple[str, CellResult]]], str]] = {
     "model.kv_cache": _along_the_answer,
     "model.scheduler": _shared_steps,
+    "model.precision": _by_precision,
 }

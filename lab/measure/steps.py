@@ -18,6 +18,10 @@ from lab.spec import Precision
 
 AS_MUCH = 1.15
 """A step that takes this many times what its bytes would have it take is limited by something else as well."""
+POSSIBLE = 1.05
+TOO_QUICK = (
+    "more than it can, so the machine was busy when that was measured; remove LAB_HOME/probe.json to measure it again."
+)
 REST: Mapping[Precision, str] = {
     "int8": "rounding every token's activations to 8 bits and scaling every sum back",
     "int8_weight": "turning 8 bits into bfloat16 in registers, for every weight in every step",
@@ -72,10 +76,9 @@ def sentence(found: Step) -> str:
         "billion operations a second. "
     )
     limits = "Reading limits it" if floor.limiting == "memory" else "Arithmetic limits it"
-    return (
-        f"{read}{computed if floor.compute_s > floor.memory_s / 10 else ''}{limits}. "
-        f"Measured: {format_seconds(found.step_s)}, {format_fraction(found.fraction)} of what the machine can do."
-    )
+    told = f"{read}{computed if floor.compute_s > floor.memory_s / 10 else ''}{limits}. "
+    measured = f"Measured: {format_seconds(found.step_s)}, {format_fraction(found.fraction)} of what the machine can do"
+    return f"{told}{measured}{'.' if found.fraction <= POSSIBLE else f': {TOO_QUICK}'}"
 
 
 def beside(label: str, found: Step, base_label: str, base: Step) -> str:
@@ -93,6 +96,8 @@ def beside(label: str, found: Step, base_label: str, base: Step) -> str:
         products = format_seconds(found.floor.compute_s)
         return f"{did}: with {found.batch:.1f} answers in a step its products alone take {products}."
     rest = found.step_s - found.floor.step_s
+    if rest <= 0:
+        return f"{did}."
     return (
         f"{did}: {format_seconds(rest)} of its {format_seconds(found.step_s)} are neither reading nor multiplying but "
         f"{REST.get(found.precision, PLAIN)}."

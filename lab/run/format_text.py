@@ -12,7 +12,7 @@ from lab.measure.words import NOT_MEASURED, format_bytes, format_fraction, forma
 PARTS = {
     "weights": "weights",
     "scales": "scales",
-    "growth under load": "under load",
+    "under load": "under load",
     "runtime": "runtime",
     "libraries": "libraries",
     "whole process": "in all",

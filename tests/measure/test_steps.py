@@ -47,7 +47,9 @@ def test_the_longer_limit_is_the_floor() -> None:
     assert (many.floor.limiting, many.floor.compute_s) == ("memory", pytest.approx(0.012))
     slow = found(machine=Machine(10e9, {"bf16": 2e11}), engine_batch_mean=120.0)
     assert (slow.floor.limiting, slow.floor.step_s) == ("compute", pytest.approx(0.060))
-    assert "Its products in bf16 take 60.0 ms at 200 billion operations a second. Arithmetic limits it." in sentence(slow)
+    assert "Its products in bf16 take 60.0 ms at 200 billion operations a second. Arithmetic limits it." in sentence(
+        slow
+    )
 
 
 def test_a_format_is_multiplied_in_what_it_becomes() -> None:
@@ -82,3 +84,9 @@ def test_where_arithmetic_limits_the_products_are_named() -> None:
     assert "with 8.0 answers in a step its products alone take 40.0 ms" in beside("int4", few, "bf16", base)
     quick = found("int8", machine, engine_batch_mean=8.0, engine_weight_bytes=50e6, step_mean_s=0.010)
     assert "its products in int8 are quicker too" in beside("int8", quick, "bf16", base)
+
+
+def test_a_step_below_its_floor_says_that_the_floor_is_wrong() -> None:
+    said = sentence(found(step_mean_s=0.005))
+    assert said.endswith("200 % of what the machine can do: more than it can, so the machine was busy when that was "
+                         "measured; remove LAB_HOME/probe.json to measure it again.")  # fmt: skip

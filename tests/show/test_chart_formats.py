@@ -35,7 +35,7 @@ def shown(label: str, rate: float, size_mib: float, quality: Quality | None, ste
     rows = [
         row("weights", size_mib, size_mib),
         row("scales", 0, None),
-        row("growth under load", 20, 25),
+        row("under load", 20, 25),
         row("runtime", 200, 210),
         row("libraries", 100, 110),
         row("whole process", size_mib + 320, size_mib + 345),

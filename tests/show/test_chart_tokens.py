@@ -192,7 +192,7 @@ def test_the_ledger_names_its_error_and_what_is_missing() -> None:
         Row("weights", 257.0 * MIB, 250.0 * MIB, "what the engine allocated"),
         Row("scales", 0, None, "nothing is quantized"),
         Row("KV cache, room", 100.0 * MIB, None, "not measured"),
-        Row("activations", 5.0 * MIB, None, "within the growth under load"),
+        Row("activations", 5.0 * MIB, None, "a part of what is held under load"),
         Row("runtime", None, 230.0 * MIB, "the idle process without its weights"),
     ]
     chart = memory.ledger(rows, ON)
@@ -201,7 +201,7 @@ def test_the_ledger_names_its_error_and_what_is_missing() -> None:
     assert [a["text"] for a in chart.figure["layout"]["annotations"]] == [
         "2.8 % too high",
         "not measured",
-        "in the growth",
+        "a part of it",
         "not predicted",
     ]
     assert "weights 250 MiB measured, 2.8 % too high" in chart.alt

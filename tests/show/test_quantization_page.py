@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from lab.run import launch, results
+from lab.run import catalogue, launch, results
 from lab.run.text import lines
 from lab.show.ui import reads
 from lab.spec import ModelSpec
 from tests.show.conftest import QUANTIZATION
-from tests.show.test_pages import charts, open_page, words
+from tests.show.synthetic import Author
+from tests.show.test_pages import GOING, charts, open_page, sent, words
 
 
 def test_speed_memory_and_quality_stand_together(full_home: Path) -> None:
@@ -66,3 +67,17 @@ def test_formats_that_are_here_can_be_tried(empty_home: Path, monkeypatch: pytes
     assert "int8: its quality was not evaluated yet." in words(app)
     assert "int4 GPTQ" in app.selectbox(key="t_format").help
     assert ModelSpec(name="llm").precision == "bf16"
+
+
+def test_the_format_is_changed_while_the_load_goes_on(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reads, "is_here", lambda spec: spec.precision in ("bf16", "int4"))
+    monkeypatch.setattr(reads, "known_quality", lambda spec: None)
+    workload = {"arrival": {"kind": "poisson", "rate_rps": 2}, "duration_s": 60}
+    folder = Author(catalogue.single({"name": "llm"}, workload, []), GOING, quick=False).folder
+    folder.set_status("running", progress=0.5)
+    app = open_page("live", run=GOING)
+    choice = app.selectbox(key=f"l_format_{GOING}")
+    assert (choice.value, choice.options) == ("bf16", ["bf16", "int4 RTN", "int4 GPTQ", "int4 AWQ"])
+    choice.set_value("int4 GPTQ").run()
+    assert sent(folder) == [{"model": {"precision": "int4", "quantizer": "gptq"}}]
+    assert "int4 GPTQ: its quality was not evaluated yet." in words(app)

@@ -147,8 +147,8 @@ def _off(row: Row) -> str:
             if row.predicted_bytes is None
             else "none seen"
             if row.measured_bytes == 0
-            else "in the growth"
-            if row.how.startswith("within")
+            else "a part of it"
+            if row.how.startswith("a part")
             else "not measured"
         )
     return f"{format_fraction(abs(error))} too {'high' if error > 0 else 'low'}" if error else "exact"

@@ -15,7 +15,7 @@ PARTS = {
     # what it is called: rows of the ledger, colour role, hatching
     "weights": (("weights",), "@blue", ""),
     "scales with zero points": (("scales",), "@green", "x"),
-    "cache in use, activations, workspace": (("growth under load",), "@vermillion", "/"),
+    "cache in use, activations, workspace": (("under load",), "@vermillion", "/"),
     "runtime and libraries": (("runtime", "libraries"), "@grey", "."),
 }
 
