@@ -129,8 +129,7 @@ def step_and_bytes(setting: Setting) -> tuple[float | None, float, float | None,
     after = probe(again=True)
     found = [p.read_bandwidth_bytes_s for p in (before, after) if p.read_bandwidth_bytes_s]
     bandwidth, note = max(found, default=None), before.reason or after.reason or ""
-    config = setting.decoder.config
-    cache_bytes = 2 * config.kv_elements_per_token * (PROMPT_TOKENS + NEW_TOKENS / 2)
+    cache_bytes = setting.decoder.cache(1, 32).bytes / 32 * (PROMPT_TOKENS + NEW_TOKENS / 2)
     return median(gaps), setting.decoder.weight_bytes + cache_bytes, bandwidth, note
 
 

@@ -40,7 +40,7 @@ LLAMA_CPP = PEERS / "llama-cpp" / "bin" / "python"
 REPEATS = 5
 MANY = 8
 FORMATS = tuple(
-    ModelSpec(name="llm", precision=precision, quantizer=quantizer)  # type: ignore[arg-type]
+    ModelSpec(name="llm", precision=precision, quantizer=quantizer)
     for precision, quantizer in (
         ("bf16", "rtn"),
         ("fp32", "rtn"),
@@ -62,6 +62,9 @@ class Bench:
     llama_cpp: Path
 
     def rate(self, model: ModelSpec, in_flight: int) -> float:
+        import torch
+
+        torch.set_num_threads(THREADS if model.precision == "fp32" else 1)  # the compiled engine has its own
         return lab_rate(self.settings[format_label(model)], [NEW_TOKENS] * in_flight, max_batch_size=in_flight)
 
 
@@ -72,13 +75,13 @@ def measure(peer: Path, llama_cpp: Path) -> list[Row]:
 
 def setting_of(model: ModelSpec, peer: Path) -> Setting:
     """As decode.py has it, in the format of `model`."""
-    from lab.serve.models.decoder import load
+    from lab.serve.models.decoder import decoder_of
 
     weights.prepare(model)
     place = weights.folder(model)
     assert place is not None
     prompts, tokenizer = decode.prompts_of(llama_weights.prepare())
-    return Setting(load(place, model.precision, "cpu", THREADS), tokenizer, prompts, place, peer)
+    return Setting(decoder_of(place, model.precision, "cpu", THREADS), tokenizer, prompts, place, peer)
 
 
 # --- sections -----------------------------------------------------------------------------------------------------

@@ -121,7 +121,12 @@ def test_weight_bytes_are_those_on_paper(tmp_path: Path, precision: str, layer_b
     folder = save_rounded(tmp_path, tmp_path / "q", precision, 16)
     head, rows, weights = 288 * (64 + 4), 128 + 64 + 192 + 64, (128 + 64 + 192) * 64 + 64 * 96
     layer = weights * layer_bytes + (0 if precision == "int4" else 4 * rows)
-    assert CompiledDecoder.load(folder).weight_bytes == head + 2 * layer + 4 * 5 * 64
+    decoder = CompiledDecoder.load(folder)
+    assert decoder.weight_bytes == head + 2 * layer + 4 * 5 * 64
+    scales = 4 * weights // 16 if precision == "int4" else 4 * rows
+    assert decoder.scale_bytes == 4 * 288 + 2 * scales  # of the head; of the embedding a step reads a row a token
+    zeros = weights // 16 if precision == "int4" else 0  # apart, where torch reads them
+    assert Decoder.load(folder, torch.float32).scale_bytes == 4 * 288 + 2 * (scales + zeros)
 
 
 def test_heads_of_a_width_that_fills_no_step(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from .formats import BF16, BLOCK, COLUMNS, INT8_WEIGHT, LANES, padded
 from .forward import EMBEDDING, QKV, Batch, Cache, Shape, Space, Weights, forward, head_words, phases
 from .llama_config import LlamaConfig
 from .packed_weights import read as read_weights
+from .packed_weights import scale_bytes
 from .pieces import EPOCH, FIRST
 from .quantized_reader import WeightsFolder
 from .tiles import TILE
@@ -127,6 +128,11 @@ class CompiledDecoder:
         used = int(self._weights.arena.nbytes + self._weights.norms.nbytes)
         embedding = 0 if self.config.tied_embeddings else int(matrices[0, QKV, 0] - matrices[-1, EMBEDDING, 0])
         return used - 4 * embedding
+
+    @property
+    def scale_bytes(self) -> int:
+        """Of weight_bytes, those of scales and the zero points in them."""
+        return scale_bytes(self._weights)
 
     def prefill(self, spans: Sequence[Span], cache: PackedCache | None, every_token: bool = False) -> Tensor:
         """Reads all tokens of all spans; logits [spans, vocabulary] after the last token of each, or after

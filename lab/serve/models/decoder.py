@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention, silu
 
 from .kv_cache import KVCache
-from .layers import Parts
+from .layers import Parts, QuantizedLinear
 from .llama_config import LlamaConfig
 from .quantized_reader import WeightsFolder
 
@@ -90,6 +90,12 @@ class Decoder:
         token."""
         parts = [self.head, self.norm, *(part for layer in self.layers for part in vars(layer).values())]
         return sum(part.bytes for part in parts)
+
+    @property
+    def scale_bytes(self) -> int:
+        """Of weight_bytes, those of scales and zero points."""
+        parts = [self.head, *(part for layer in self.layers for part in vars(layer).values())]
+        return sum(part.scale_bytes for part in parts if isinstance(part, QuantizedLinear))
 
     def cache(self, slots: int, tokens: int) -> KVCache:
         return KVCache(self.config, slots, tokens, self.dtype, self.device, self._kv_cache_precision)

@@ -33,6 +33,7 @@ class QuantizedLinear:
 
     def __init__(self, matrix: QuantizedMatrix, dtype: torch.dtype, dynamic: bool) -> None:
         self.bytes = matrix.bytes
+        self.scale_bytes = 4 * matrix.scale.numel() + (0 if matrix.zero is None else matrix.zero.numel())
         self._matrix, self._dtype, self._dynamic = matrix, dtype, dynamic
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -46,7 +46,13 @@ class TritonPythonModel:
         self.engine = EngineThread(engine)
         self.answers = Answers(int(given["stream_interval"]), self.engine.cancel)
         self.metrics = EngineMetrics(
-            args, lambda: values(self.engine.counters(), weight_bytes=decoder.weight_bytes, cache_bytes=cache_bytes)
+            args,
+            lambda: values(
+                self.engine.counters(),
+                weight_bytes=decoder.weight_bytes,
+                scale_bytes=decoder.scale_bytes,
+                cache_bytes=cache_bytes,
+            ),
         )
 
     def execute(self, requests: list[Any]) -> None:

@@ -12,7 +12,21 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from .formats import BF16, INT4, INT8, INT8_WEIGHT, LANES, Matrix, alternating, pack, packed_words, padded, stacked
+from .formats import (
+    BF16,
+    BLOCK,
+    INT4,
+    INT8,
+    INT8_WEIGHT,
+    LANES,
+    Matrix,
+    alternating,
+    block_words,
+    pack,
+    packed_words,
+    padded,
+    stacked,
+)
 from .forward import DOWN, EMBEDDING, GATE_UP, HEAD, OUT, QKV, Weights
 from .llama_config import LlamaConfig
 from .quantized_reader import QuantizedMatrix, WeightsFolder
@@ -50,6 +64,18 @@ def read(folder: WeightsFolder, config: LlamaConfig) -> Weights:
     turns = config.rope_theta ** -(np.arange(0, config.head_dim, 2, dtype=np.float32) / np.float32(config.head_dim))
     angles = np.outer(np.arange(config.context_tokens, dtype=np.float32), turns.astype(np.float32))
     return Weights(arena, matrices, norms, np.cos(angles), np.sin(angles))
+
+
+def scale_bytes(weights: Weights) -> int:
+    """Bytes of scales, and of the zero points in them, that a step reads: what blocks hold besides their steps."""
+    head, embedding = weights.matrices[-1, HEAD].tolist(), weights.matrices[-1, EMBEDDING].tolist()
+    placed = {start: (kind, steps, group) for start, kind, steps, group in weights.matrices.reshape(-1, 4).tolist() if steps}
+    starts, total = sorted(placed), 0
+    for start, end in zip(starts, [*starts[1:], weights.arena.size], strict=True):
+        if start != embedding[0] or embedding == head:  # of an embedding of its own a step reads a row a token
+            words = block_words(*placed[start])
+            total += (end - start) // words * (words - placed[start][1] * BLOCK)
+    return 4 * total
 
 
 def _parts(config: LlamaConfig) -> Iterator[_Part]:
