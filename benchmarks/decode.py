@@ -38,7 +38,7 @@ from benchmarks import served
 from benchmarks.table import Row, main, say
 from lab.serve import llama_weights
 from lab.serve.ports import pick as pick_ports
-from lab.watch.probe import probe
+from lab.watch.probe import Probe, probe
 
 PEER = Path(__file__).parents[2] / "shared" / "peers" / "vllm-cpu"
 IN_FLIGHT = (1, 4, 8, 16)
@@ -108,7 +108,10 @@ def beside_vllm(setting: Setting) -> list[Row]:
 
 
 def beside_memory(setting: Setting) -> list[Row]:
-    step_s, read_bytes, bandwidth, note = step_and_bytes(setting)
+    before = probe(again=True)
+    step_s = token_gap_s(setting)
+    bandwidth, note = better(before, probe(again=True))
+    read_bytes = bytes_of_step(setting)
     fraction = read_bytes / bandwidth / step_s if bandwidth and step_s else None
     return [
         Row("time between tokens, 1 in flight", step_s and step_s * 1e3, "ms", None, REPEATS),
@@ -118,19 +121,22 @@ def beside_memory(setting: Setting) -> list[Row]:
     ]
 
 
-def step_and_bytes(setting: Setting) -> tuple[float | None, float, float | None, str]:
-    """(seconds between two tokens of one sequence, bytes that a step reads, bytes a second that the machine reads, why
-    that is missing). A step reads all weights and the cache of its sequence. The machine's bandwidth is measured before
-    and after, since a shared one changes; the better of the two counts."""
-    before, gaps = probe(again=True), []
-    for _ in range(REPEATS):
-        stamps = lab_stamps(setting, [NEW_TOKENS], max_batch_size=1)
-        gaps.append(statistics.median(np.diff([stamp for stamp, _ in stamps])))
-    after = probe(again=True)
-    found = [p.read_bandwidth_bytes_s for p in (before, after) if p.read_bandwidth_bytes_s]
-    bandwidth, note = max(found, default=None), before.reason or after.reason or ""
+def token_gap_s(setting: Setting) -> float | None:
+    """Seconds between two tokens of one sequence."""
+    stamps = [lab_stamps(setting, [NEW_TOKENS], max_batch_size=1) for _ in range(REPEATS)]
+    return median([statistics.median(np.diff([stamp for stamp, _ in each])) for each in stamps])
+
+
+def bytes_of_step(setting: Setting) -> float:
+    """All weights, and the cache of one sequence half way through its answer."""
     cache_bytes = setting.decoder.cache(1, 32).bytes / 32 * (PROMPT_TOKENS + NEW_TOKENS / 2)
-    return median(gaps), setting.decoder.weight_bytes + cache_bytes, bandwidth, note
+    return float(setting.decoder.weight_bytes + cache_bytes)
+
+
+def better(before: Probe, after: Probe) -> tuple[float | None, str]:
+    """(bytes a second that the machine reads, why that is missing)."""
+    found = [p.read_bandwidth_bytes_s for p in (before, after) if p.read_bandwidth_bytes_s]
+    return max(found, default=None), before.reason or after.reason or ""
 
 
 def cache_on_and_off(setting: Setting) -> list[Row]:

@@ -1,6 +1,6 @@
 """Formats of the weights: speed beside bf16, vLLM, llama.cpp and memory's speed; quality; the ledger against a process.
 
-    .venv/bin/python benchmarks/quantization.py [--json] [--vllm-cpu PATH] [--llama-cpp PYTHON]      about 15 minutes
+    .venv/bin/python benchmarks/quantization.py [--json] [--vllm-cpu PATH] [--llama-cpp PYTHON]      about 10 minutes
 
 SmolLM2-135M. The lab's engine runs in this process (EngineThread, as behind Triton): the same prompts as token ids,
 greedy, 64 new tokens; formats take turns within a repeat, a ratio is the median of the repeats' own ratios. llama.cpp
@@ -34,10 +34,11 @@ from lab.measure.formats import format_label
 from lab.run import quality
 from lab.serve import llama_weights, weights
 from lab.spec import ModelSpec
+from lab.watch.probe import probe
 
 PEERS = Path(os.environ.get("PEERS_HOME", Path.home() / ".cache" / "serving-lab-peers"))
 LLAMA_CPP = PEERS / "llama-cpp" / "bin" / "python"
-REPEATS = 5
+REPEATS = 3
 MANY = 8
 FORMATS = tuple(
     ModelSpec(name="llm", precision=precision, quantizer=quantizer)
@@ -62,10 +63,14 @@ class Bench:
     llama_cpp: Path
 
     def rate(self, model: ModelSpec, in_flight: int) -> float:
+        return lab_rate(self.setting(format_label(model)), [NEW_TOKENS] * in_flight, max_batch_size=in_flight)
+
+    def setting(self, label: str) -> Setting:
+        """Of that format, torch set to as many threads as it is served with: the compiled engine has its own."""
         import torch
 
-        torch.set_num_threads(THREADS if model.precision == "fp32" else 1)  # the compiled engine has its own
-        return lab_rate(self.settings[format_label(model)], [NEW_TOKENS] * in_flight, max_batch_size=in_flight)
+        torch.set_num_threads(THREADS if label == "fp32" else 1)
+        return self.settings[label]
 
 
 def measure(peer: Path, llama_cpp: Path) -> list[Row]:
@@ -145,13 +150,15 @@ def beside_llama_cpp(bench: Bench) -> list[Row]:
 
 def beside_memory(bench: Bench) -> list[Row]:
     """The bytes that a step reads over the machine's bandwidth, against the time between two tokens."""
-    rows = []
-    best, goal_of_best = max(TIMED, key=lambda m: bench.rate(m, 1)), ">= 0.60"
-    for model in TIMED:
-        setting = bench.settings[format_label(model)]
-        step_s, read_bytes, bandwidth, note = decode.step_and_bytes(setting)
-        fraction = read_bytes / bandwidth / step_s if bandwidth and step_s else None
-        label, goal = format_label(model), goal_of_best if model == best else None
+    before = probe(again=True)
+    gaps_s = {label: decode.token_gap_s(bench.setting(label)) for label in bench.settings}
+    bandwidth, note = decode.better(before, probe(again=True))
+    rows = [Row("memory bandwidth, reading", bandwidth and bandwidth / 1e9, "GB/s", None, 2, note)]
+    quickest = min(gaps_s, key=lambda label: gaps_s[label] or float("inf"))
+    for label, gap_s in gaps_s.items():
+        read_bytes = decode.bytes_of_step(bench.settings[label])
+        fraction = read_bytes / bandwidth / gap_s if bandwidth and gap_s else None
+        goal = ">= 0.60" if label == quickest else None
         rows += [
             Row(f"bytes read by a step, {label}", read_bytes / 1e6, "MB", None, 1),
             Row(f"fraction of the bandwidth floor, {label}", fraction, "", goal, decode.REPEATS, note),
