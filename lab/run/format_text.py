@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lab.measure.formats import figure
+from lab.measure.formats import figure, is_baseline
 from lab.measure.quality import Quality
 from lab.measure.words import NOT_MEASURED, format_bytes, format_fraction, format_seconds
+from lab.spec import ModelSpec, parse
 
 PARTS = {
     "weights": "weights",
@@ -21,11 +22,13 @@ PARTS = {
 
 
 def lines(document: Mapping[str, Any]) -> list[str]:
-    """Nothing for a run of one format."""
-    formats = document.get("formats", {})
-    if len(formats) < 2:
+    """Nothing for a run of the baseline alone, whose answers are what others are compared with."""
+    formats, cells = document.get("formats", {}), document["cells"]
+    if all(is_baseline(parse(ModelSpec, told["model"])) for told in formats.values()):
         return []
-    parts = (_memory(document["cells"]), _quality(formats), _steps(document["cells"]), _beside(document["cells"]))
+    parts = [_memory(cells), _quality(formats)]
+    if len(formats) > 1:
+        parts += [_steps(cells), _beside(cells)]
     return [line for part in parts if part for line in ("", *part)]
 
 

@@ -108,12 +108,15 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
 
 def single(document: dict[str, Any]) -> dict[str, Any]:
     """The document of a run of one block, flattened as `load --json` prints it."""
-    summary = document["cells"][0]["summary"] if document["cells"] else None
+    cell = document["cells"][0] if document["cells"] else {}
     return {
         "run": document["run"],
         "state": document["state"],
         "environment": document["environment"],
-        "summary": summary,
+        "summary": cell.get("summary"),
+        "ledger": cell.get("ledger"),
+        "floor": cell.get("floor"),
+        "formats": document.get("formats"),
         "problems": document["problems"],
     }
 

@@ -53,9 +53,9 @@ def lines(document: dict[str, Any]) -> list[str]:
         rows = [["cell", "repeat", *columns]]
         rows += [_row(cell, columns) for cell in document["cells"]]
         out += ["", *_aligned(rows)]
-    several = format_text.lines(document)
+    several = len(document.get("formats", {})) > 1  # then a table has them
     floors = [] if several else [(_label(cell), cell.get("floor")) for cell in document["cells"]]
-    out += several
+    out += format_text.lines(document)
     out += ["", *(f"{label}: {floor}" for label, floor in floors if floor)] if any(f for _, f in floors) else []
     if fleet := document.get("fleet"):
         out += [said for sentence in fleet_words.sentences(fleet) for said in ("", sentence)]
