@@ -59,11 +59,11 @@ def fleet(events: Sequence[Event], requests: pa.Table, waits: pa.Table) -> dict[
 
 
 def fit_error(filled: Sequence[Event]) -> float | None:
-    """Predicted ÷ measured - 1 of all models together: predicted from the first copy of each kind, or from earlier
-    runs, before the last was loaded. None when nothing was predicted."""
-    if len(filled) < 2 or filled[-1]["predicted_bytes"] is None:
+    """Predicted ÷ measured - 1 of all models together: planned from earlier runs or, where these lack a kind, from the
+    first copy of each kind in this one. None when that came to nothing."""
+    if len(filled) < 2 or filled[-1]["planned_bytes"] is None:
         return None
-    return float(filled[-1]["predicted_bytes"]) / float(filled[-1]["total_bytes"]) - 1
+    return float(filled[-1]["planned_bytes"]) / float(filled[-1]["total_bytes"]) - 1
 
 
 def _residue(emptied: Event | None) -> float | None:

@@ -24,6 +24,9 @@ from lab.measure.words import (
 HARM_FRACTION = 0.25
 """A percentile that grows by less than this beside a busy neighbour is not worth a name."""
 
+SAME_FRACTION = 0.02
+"""Two ways to add up memory that differ by less agree."""
+
 Cell = dict[str, Any]
 
 
@@ -103,6 +106,10 @@ def fit(fleet: dict[str, Any]) -> str:
     error = fleet["fit_error_fraction"]
     if error is not None:
         said += f". Predicted before loading: {format_fraction(abs(error))} {'more' if error > 0 else 'less'}"
+    pss = filled[-1]["pss_bytes"]
+    if pss and abs(pss / total - 1) > SAME_FRACTION:
+        strangers = ", as other processes here map the same libraries" if pss < total else ""
+        said += f". The kernel's own sum, PSS, is {format_bytes(pss)}{strangers}"
     slowest = max(filled, key=lambda entry: entry["load_s"])
     return (
         f"{said}. Loading took {format_seconds(median(entry['load_s'] for entry in filled))} at the median "

@@ -101,8 +101,8 @@ def run(experiment: Experiment, folder: RunFolder, *, stop: Stop, report: Report
 
 
 def _measure_fleet(experiment: Experiment, folder: RunFolder, stop: Stop, report: Report) -> None:
-    def tick(phase: str, done: int, of: int) -> None:
-        folder.set_status(state=phase, phase=f"block {done + 1} of {of}", progress=done / of)
+    def tick(state: str, phase: str, progress: float) -> None:
+        folder.set_status(state=state, phase=phase, progress=progress)
 
     if fleet.measure(experiment, folder, stop, report, tick):
         stop.set()

@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pytest
 
-from lab.load.payload import held_out_digits, requests_for, sentences
+from lab.load.payload import addressed, held_out_digits, requests_for, sentences
 from lab.spec import ClosedLoop, ModelSpec, Workload
 
-FAMILIES = ("digits", "embedder", "sleeper", "null")
+FAMILIES = ("digits", "embedder", "trees", "network", "sleeper", "null")
 
 
 def workload(seed: int = 0, **more: object) -> Workload:
@@ -28,6 +28,8 @@ def as_bytes(requests: list[dict[str, np.ndarray]]) -> list[bytes]:
     [
         ("digits", "IMAGE", (1, 64), np.float32),
         ("embedder", "TEXT", (1, 1), object),
+        ("trees", "FEATURES", (1, 30), np.float32),
+        ("network", "FEATURES", (1, 30), np.float32),
         ("sleeper", "SLEEP_S", (1, 1), np.float32),
         ("null", "INPUT", (1, 1), np.float32),
     ],
@@ -39,7 +41,7 @@ def test_requests_have_the_models_tensors(family: str, name: str, shape: tuple[i
         assert request[name].dtype == dtype
 
 
-@pytest.mark.parametrize("family", ["digits", "embedder", "null"])
+@pytest.mark.parametrize("family", ["digits", "embedder", "trees", "null"])
 def test_no_two_requests_are_equal(family: str) -> None:
     assert len(set(as_bytes(requests_for(ModelSpec(name=family), workload(), 5000)))) == 5000
 
@@ -50,6 +52,15 @@ def test_requests_follow_the_seed_alone(family: str) -> None:
     many = as_bytes(requests_for(ModelSpec(name=family), workload(4, **varied), 200))
     assert as_bytes(requests_for(ModelSpec(name="other", family=family), workload(4, **varied), 50)) == many[:50]
     assert as_bytes(requests_for(ModelSpec(name=family), workload(5, **varied), 200)) != many
+
+
+def test_models_are_addressed_by_their_shares_and_seed() -> None:
+    """Zipf's law over three: 6/11, 3/11 and 2/11 of 11,000, each within five standard deviations."""
+    to = addressed([1, 1 / 2, 1 / 3], 7, 11_000)
+    counts = np.bincount(to, minlength=3)
+    assert np.all(np.abs(counts - [6000, 3000, 2000]) < 5 * np.sqrt(11_000 / 4))
+    assert np.array_equal(addressed([6, 3, 2], 7, 11_000), to)  # in any unit
+    assert not np.array_equal(addressed([6, 3, 2], 8, 11_000), to)
 
 
 def asked_for(requests: list[dict[str, np.ndarray]]) -> list[int]:

@@ -112,7 +112,8 @@ def filled(model, total, alone, predicted=None, load_s=1.0):
         "alone_bytes": alone * MIB,
         "own_bytes": alone * MIB,
         "total_bytes": total * MIB,
-        "predicted_bytes": None if predicted is None else predicted * MIB,
+        "pss_bytes": total * MIB,
+        "planned_bytes": None if predicted is None else predicted * MIB,
     }
 
 

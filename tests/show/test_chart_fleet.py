@@ -29,12 +29,12 @@ def cell(models, rps, hits, misses=0, hit_p99=0.005, miss_p50=2.0, swaps=0):
 
 
 def entry(model, total, predicted=None):
-    sizes = {"alone_bytes": 100 * MIB, "own_bytes": 90 * MIB, "total_bytes": total * MIB}
+    sizes = {"alone_bytes": 100 * MIB, "own_bytes": 90 * MIB, "total_bytes": total * MIB, "pss_bytes": None}
     return {
         "model": model,
         "load_s": 1.0,
         "first_answer_s": 0.02,
-        "predicted_bytes": predicted and predicted * MIB,
+        "planned_bytes": predicted and predicted * MIB,
         **sizes,
     }
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from lab.measure.fleet_words import fit
-from lab.measure.tenancy import Stay
+from lab.measure.tenancy import Held, Stay
 from lab.measure.words import format_bytes
 from lab.show import theme
 from lab.show.charts.figure import MAX_POINTS, Chart, floats, level_line, line, nothing_to_draw, pattern
@@ -25,7 +25,7 @@ def waterfall(fleet: Fleet) -> Chart:
         return nothing_to_draw(title, "no model was loaded")
     names = [entry["model"] for entry in filled]
     totals = [entry["total_bytes"] for entry in filled]
-    predicted = [entry["predicted_bytes"] for entry in filled]
+    predicted = [entry["planned_bytes"] for entry in filled]
     return _fall(title, names, totals, predicted, fleet["budget_bytes"], fit(fleet) or _loaded(names, totals))
 
 
@@ -161,8 +161,14 @@ def tenancy(stays: Sequence[Stay], end_s: float, moments: Sequence[tuple[float, 
     return Chart(title, {"data": traces, "layout": layout}, alt, table)
 
 
-def course(t_s: Any, size_bytes: Any, budget_bytes: float | None, moments: Sequence[tuple[float, str]] = ()) -> Chart:
-    """Memory of all models together (y, MiB) over the run, with its budget."""
+def course(
+    t_s: Any,
+    size_bytes: Any,
+    budget_bytes: float | None,
+    moments: Sequence[tuple[float, str]] = (),
+    held: Sequence[Held] = (),
+) -> Chart:
+    """Memory of all models together (y, MiB) over the run, with its budget; the table has each model's."""
     title = "Memory over the run"
     if not len(t_s):
         return nothing_to_draw(title, "no memory was read")
@@ -185,7 +191,14 @@ def course(t_s: Any, size_bytes: Any, budget_bytes: float | None, moments: Seque
     )
     most, last = (format_bytes(float(value) * MIB) for value in (y.max(), y[-1]))
     alt = f"All models together take at most {most}, at the end {last}."
-    return Chart(title, {"data": [trace], "layout": layout}, alt, {"second": x.tolist(), "memory, MiB": y.tolist()})
+    table = {
+        "model": [one.model for one in held],
+        "when loaded, MiB": [_mib(one.base_bytes) for one in held],
+        "most, MiB": [_mib(one.peak_bytes) for one in held],
+        "at the end, MiB": [_mib(one.now_bytes) for one in held],
+        "not measured": [one.reason for one in held],
+    }
+    return Chart(title, {"data": [trace], "layout": layout}, alt, table)
 
 
 def _moment(at_s: float) -> dict[str, Any]:

@@ -8,13 +8,13 @@ import streamlit as st
 
 from lab.measure import fleet_words, tenancy
 from lab.run import footprints
-from lab.run.fleet import members
+from lab.run.fleet_bench import members
 from lab.run.plan import settle
 from lab.show.charts import fleet, fleet_memory
 from lab.show.charts.figure import Chart
 from lab.show.ui import chart
 from lab.show.ui.topic import Seen
-from lab.spec import Experiment, parse_setting
+from lab.spec import Experiment, Fleet, parse_setting
 
 KINDS = ("digits", "embedder", "sleeper", "null")
 MIB = 2**20
@@ -55,7 +55,7 @@ def form(experiment: Experiment) -> list[str]:
     settings += [f"workload.zipf_exponent={zipf:g}"] if zipf != experiment.workload.zipf_exponent else []
     with st.expander("The load plan: what would fit", key="m_plan", on_change="rerun") as plan:
         if plan.open:
-            chart.show(_plan(experiment, settings), key="m_plan_chart", heading=False)
+            chart.show(plan_of(experiment, settings), key="m_plan_chart", heading=False)
     return settings
 
 
@@ -78,21 +78,22 @@ def why(seen: Seen) -> list[Chart]:
     end_s = (end_ns - origin_ns) / 1e9
     moments = [((e["start_ns"] - origin_ns) / 1e9, f"{e['workload']['models']} models") for e in starts]
     stays = [s for s in tenancy.stays(events, origin_ns) if s.to_s is None or s.to_s > 0]
-    t_s, held = tenancy.total(seen.folder.read("telemetry"), origin_ns)
+    telemetry = seen.folder.read("telemetry")
+    t_s, size_bytes = tenancy.total(telemetry, origin_ns)
     budget = seen.document["fleet"]["budget_bytes"]
     return [
         fleet_memory.tenancy(stays, end_s, moments),
-        fleet_memory.course(t_s, held, budget, moments),
+        fleet_memory.course(t_s, size_bytes, budget, moments, tenancy.held(telemetry, events)),
     ]
 
 
-def _plan(experiment: Experiment, settings: list[str]) -> Chart:
+def plan_of(experiment: Experiment, settings: list[str]) -> Chart:
     asked = settle(experiment, [parse_setting(setting) for setting in settings], quick=False)
     models = members(asked, max(cell.workload.models for cell in asked.cells()))
     predicted = [footprints.predicted_bytes(models[: n + 1]) for n in range(len(models))]
     return fleet_memory.plan([model.name for model in models], predicted, _fleet(asked).budget_bytes)
 
 
-def _fleet(experiment: Experiment):  # type: ignore[no-untyped-def]
+def _fleet(experiment: Experiment) -> Fleet:
     assert experiment.fleet is not None  # noqa: S101
     return experiment.fleet
