@@ -102,6 +102,19 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("show", show, "one run's figures")
     sub.add_argument("run")
     sub.add_argument("--json", action="store_true")
+    _price_option(sub)
+    command("prices", prices, "what an hour of which machine costs, by which source").add_argument(
+        "--json", action="store_true"
+    )
+    sub = command("compare", compare, "two to six runs against the first")
+    sub.add_argument("runs", nargs="+", metavar="RUN[.CELL]")
+    sub.add_argument("--json", action="store_true")
+    sub = command("report", report, "one file for a review: HTML, or Markdown by its name")
+    sub.add_argument("runs", nargs="+", metavar="RUN[.CELL]")
+    sub.add_argument("-o", "--out", required=True, metavar="FILE.html")
+    sub.add_argument("--claim", metavar="TEXT", help="what it is to show; default: the experiment's hypothesis")
+    sub.add_argument("--waive", action="append", default=[], metavar="QUESTION=WHO AND WHY")
+    _price_option(sub)
     command("selftest", selftest, "the lab measures itself against servers whose truth is known").add_argument(
         "--json", action="store_true"
     )
@@ -112,6 +125,11 @@ def _run_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", dest="settings")
     sub.add_argument("--json", action="store_true")
     sub.add_argument("--run-id", help=argparse.SUPPRESS)
+    _price_option(sub)
+
+
+def _price_option(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--price", metavar="ID", help="say what it cost at that price; `prices` lists them")
 
 
 def _lengths(text: str) -> Any:
@@ -255,9 +273,11 @@ def _free(run_id: str) -> str:
 def _run(chosen: Any, options: argparse.Namespace, *, quick: bool, url: str | None = None) -> int:
     from lab.run import devices, preflight, results, runner
     from lab.run.folder import new_run_id
-    from lab.run.text import lines
+    from lab.run.prices import find
 
     chosen, missing = (chosen, []) if url is not None else devices.without_missing(chosen)
+    if options.price is not None:
+        find(options.price)  # before there is a run that cannot be priced
     preflight.check(chosen, url)
     run_id = new_run_id(chosen.id) if options.run_id is None else _free(options.run_id)
     stop = runner.Stop().on_signals()
@@ -273,11 +293,7 @@ def _run(chosen: Any, options: argparse.Namespace, *, quick: bool, url: str | No
         runner.run(chosen, folder, stop=stop, report=report, url=url)
     except LabError as error:
         failure = error
-    document = results.document(folder)
-    if options.json:
-        _print_json(results.single(document) if chosen.id == "load" else document)
-    else:
-        print("\n".join(lines(document)))
+    _tell(results.document(folder), folder.document["experiment"], options)
     if failure is not None:
         raise failure
     return INTERRUPTED if stop() else 0
@@ -311,16 +327,59 @@ def runs(options: argparse.Namespace) -> int:
 def show(options: argparse.Namespace) -> int:
     from lab.run import results
     from lab.run.folder import RunFolder
-    from lab.run.text import lines
 
     try:
-        document = results.document(RunFolder.open(options.run))
+        folder = RunFolder.open(options.run)
+        document = results.document(folder)
+    except FolderError as error:
+        raise InputError(str(error)) from None
+    _tell(document, folder.document["experiment"], options)
+    return 0
+
+
+def _tell(document: dict[str, Any], declared: dict[str, Any], options: argparse.Namespace) -> None:
+    """A run's document, with its cost where a price is asked for."""
+    from lab import deciding
+    from lab.run.text import lines
+
+    document = deciding.add_price(document, options.price, declared)
+    if options.json:
+        _print_json(deciding.as_json(document))
+    else:
+        print("\n".join([*lines(document), *deciding.cost_lines(document, declared)]))
+
+
+def prices(options: argparse.Namespace) -> int:
+    from lab import deciding
+
+    if options.json:
+        _print_json(deciding.prices_as_json())
+    else:
+        print("\n".join(deciding.show_prices()))
+    return 0
+
+
+def compare(options: argparse.Namespace) -> int:
+    from lab import deciding
+
+    try:
+        lines, document = deciding.compare(options.runs)
     except FolderError as error:
         raise InputError(str(error)) from None
     if options.json:
-        _print_json(results.single(document) if document["experiment"] == "load" else document)
+        _print_json(document)
     else:
-        print("\n".join(lines(document)))
+        print("\n".join(lines))
+    return 0
+
+
+def report(options: argparse.Namespace) -> int:
+    from lab import deciding
+
+    try:
+        print(deciding.write_report(options))
+    except FolderError as error:
+        raise InputError(str(error)) from None
     return 0
 
 

@@ -5,7 +5,7 @@ import streamlit as st
 from lab.show.ui import costing, frame, picking, pricing
 
 frame.with_app()
-st.title("What does an answer cost in time?")
+st.title("What does a good answer cost?")
 folder = picking.run("Run", "x_run")
 if folder is None:
     st.info("Nothing was measured yet. A cost is a price divided by what a run served.", icon=":material/info:")

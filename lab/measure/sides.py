@@ -23,6 +23,8 @@ LABEL_LENGTH = 40
 WHOLE = ("model.batching",)
 """Objects that have words of their own and are not taken apart."""
 MACHINE = ("environment.cpu", "environment.cores", "environment.gpus")
+MINOR = ("workload.duration_s", "workload.warmup_s", "workload.timeout_s", "slo.", "quick")
+"""What tells sides apart only where nothing else does."""
 NOT_SETTINGS = ("environment.load_average_before", "environment.niceness", "environment.memory_bytes")
 """Of the environment, what no two runs share."""
 
@@ -76,21 +78,24 @@ def differences(sides: Sequence[Side]) -> list[Difference]:
     settings = [side.settings for side in sides]
     paths = dict.fromkeys(path for flat in settings for path in flat)
     found = [Difference(path, tuple(flat.get(path) for flat in settings)) for path in paths]
-    return sorted(found, key=lambda d: (not d.differs, not d.of_spec))
+    groups = ("model", "workload", "slo", "quick", "environment")
+    return sorted(found, key=lambda d: (not d.differs, groups.index(d.path.partition(".")[0])))
 
 
 def labels(sides: Sequence[Side]) -> list[str]:
     """A name a side, "B: 2 ms delay, 100 req/s": its letter and what tells it from the others, in 40 characters."""
-    differing = [d for d in differences(sides) if d.differs and d.of_spec]
+    every = [d for d in differences(sides) if d.differs and d.of_spec]
+    differing = [d for d in every if not d.path.startswith(MINOR)] or every
     named = []
     for n, letter in zip(range(len(sides)), LETTERS, strict=False):
-        words = join_short([value_label(d.path, d.values[n]) for d in differing]) or "the same"
+        words = join_short([value_label(d.path, d.values[n], d.values) for d in differing]) or "the same"
         named.append(_cut(f"{letter}: {words.removeprefix('batching on, ')}", LABEL_LENGTH))
     return named
 
 
-def value_label(path: str, value: Any) -> str:
-    """ "2 ms delay", "100 req/s": a field's value in words; "no rate rps" where a side lacks the field."""
+def value_label(path: str, value: Any, among: Sequence[Any] = ()) -> str:
+    """ "2 ms delay", "100 req/s": a field's value in words, told apart from those of the other sides; "" for a rate
+    that a side has not."""
     name = path.rsplit(".", 1)[-1]
     if name in ("rate_rps", "saturation_fraction", "concurrency") and value is None:
         return ""
@@ -100,7 +105,7 @@ def value_label(path: str, value: Any) -> str:
         return "quick" if value else "whole"
     if path.startswith("environment."):
         return str(value)
-    return level_label(path, value)
+    return level_label(path, value, among)
 
 
 def identical(a: Side, b: Side) -> bool:

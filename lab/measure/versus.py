@@ -35,10 +35,17 @@ class Versus:
 
 
 def metrics(a: Side, b: Side) -> tuple[str, ...]:
-    """What is compared: what was served in time, all that was served, two times, and the share that failed."""
+    """What is compared: what was served in time, all that was served, two times, and the share that failed. Sides that
+    were asked for different rates serve different rates, so there the share served in time decides."""
     writes = all(s.get("output_tokens_per_s") is not None for side in (a, b) for s in side.summaries)
     every = "output_tokens_per_s" if writes else "throughput_rps"
-    return ("goodput_rps", every, *(TOKEN_TIMES if writes else TIMES), "error_fraction")
+    first = "goodput_rps" if asked_alike(a, b) else "slo_attainment_fraction"
+    return (first, every, *(TOKEN_TIMES if writes else TIMES), "error_fraction")
+
+
+def asked_alike(a: Side, b: Side) -> bool:
+    """Whether both met the same arrivals, or both closed loops as many users."""
+    return a.workload.get("arrival") == b.workload.get("arrival")
 
 
 def versus(a: Side, b: Side, label_a: str, label_b: str) -> Versus:
@@ -69,6 +76,8 @@ def _headline(
         return f"No verdict on {label_b}: {forbids[0][0].lower()}{forbids[0][1:]}"
     main = next(iter(effects.values()))
     words = [_main(main, label_a, label_b, objective_label(a.slo))]
+    if main.metric == "slo_attainment_fraction":
+        words.insert(0, "They were asked differently, so the share served in time is compared, not how much was.")
     if same:
         words.insert(0, "Both are the same in every setting, so a difference between them is noise.")
     if failed := _failed(effects["error_fraction"]):

@@ -60,7 +60,11 @@ def _kept(folder: RunFolder) -> dict[str, Any] | None:
         kept = folder.summary
     except FolderError:
         return None
-    return kept if kept is not None and {"run", "cells", "verdict", "problems"} <= kept.keys() else None
+    if kept is None or not {"run", "cells", "verdict", "problems"} <= kept.keys():
+        return None
+    # What an older lab kept lacks the figures that were added since.
+    known = Summary.__dataclass_fields__.keys()
+    return kept if all(known <= cell["summary"].keys() for cell in kept["cells"]) else None
 
 
 def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, Any]:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lab.measure import position
+from lab.measure.figures import inside
 from lab.measure.pace import pace
 from lab.measure.position import Bucket, Held, memory_held
 from lab.measure.records import OK, Requests, Window
@@ -36,6 +37,15 @@ def latencies(folder: RunFolder, factor: str | None, load: str, levels: Sequence
         return (requests.done_ns - requests.due_ns) / 1e9
 
     return _successes(folder, factor, load, levels, of)
+
+
+def of_blocks(blocks: Sequence[tuple[Requests, Window]]) -> Floats:
+    """Latencies in seconds of blocks that are at hand, by the same choice of requests."""
+    parts = [np.empty(0)]
+    for requests, window in blocks:
+        own = (requests.outcome == OK) & inside(requests.due_ns, window)
+        parts.append((requests.done_ns[own] - requests.due_ns[own]) / 1e9)
+    return np.concatenate(parts)
 
 
 def first_tokens(folder: RunFolder, factor: str | None, load: str, levels: Sequence[str]) -> dict[str, Floats]:
@@ -101,10 +111,10 @@ def stretches(folder: RunFolder, factor: str | None, load: str, levels: Sequence
             continue
         stamps = (requests.due_ns, np.where(seen.chunks > 0, seen.first_ns, requests.done_ns), requests.done_ns)
         due_s, first_s, last_s = ((t - window.measured_from_ns) / 1e9 for t in stamps)
-        inside = (last_s > 0) & (due_s < span_s)
+        seen_at = (last_s > 0) & (due_s < span_s)
         slots = 1 if model["scheduler"] == "one" else int(model["max_batch_size"])
         tokens = np.maximum(seen.tokens, 0)
-        found[level] = Stretch(span_s, slots, due_s[inside], first_s[inside], last_s[inside], tokens[inside])
+        found[level] = Stretch(span_s, slots, due_s[seen_at], first_s[seen_at], last_s[seen_at], tokens[seen_at])
     return found
 
 

@@ -120,7 +120,7 @@ def test_a_bundle_of_eight_is_paid_whole() -> None:
 
 
 def test_more_copies_than_accelerators_are_refused() -> None:
-    with pytest.raises(InputError, match="copies 9: .* has 8 accelerators; allowed: 1 to 8"):
+    with pytest.raises(InputError, match=r"copies 9: .* has 8 accelerators; allowed: 1 to 8"):
         cost(TOKENS, EIGHT, Use(copies=9))
 
 

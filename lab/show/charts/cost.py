@@ -87,7 +87,7 @@ def by_load(points: Mapping[str, Sequence[Point]], baseline: str, within: str) -
         height=height,
         margin=margin,
         xaxis=theme.axis(f"good {unit} a second ({within})"),
-        yaxis=log_axis(f"USD a million good {unit}", y_range, tickprefix="$"),
+        yaxis=log_axis(f"USD a million good {unit}", y_range),
         annotations=end_labels(ends, y_range, log=True, height=height - margin["t"] - margin["b"]),
     )
     return Chart(title, {"data": traces, "layout": layout}, "; ".join(takeaways) + ".", table, tuple(notes))
@@ -127,7 +127,7 @@ def by_use(prices: Sequence[Price], chosen: Price, use: Use, per_hour_good: floa
         height=height,
         margin=margin,
         xaxis=theme.axis("share of all hours in use, %", range=[0, 102]),
-        yaxis=log_axis(of, y_range, tickprefix="$"),
+        yaxis=log_axis(of, y_range),
         annotations=end_labels(ends, y_range, log=True, height=height - margin["t"] - margin["b"]),
     )
     crossings = [

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import streamlit as st
 
@@ -22,6 +21,7 @@ from lab.run import sides as stored
 from lab.run.folder import RunFolder
 from lab.run.sides import Name
 from lab.show import grid as grids
+from lab.show import pooled
 from lab.show.charts import batching, compare, distribution
 from lab.show.charts.compare import Load
 from lab.show.charts.figure import Chart
@@ -107,12 +107,16 @@ def _value(row: Difference, n: int) -> str:
     value = row.values[n]
     if value is None:
         return "–"
-    return value_label(row.path, value) if row.path.startswith(("model.", "workload.", "quick")) else str(value)
+    return (
+        value_label(row.path, value, row.values)
+        if row.path.startswith(("model.", "workload.", "quick"))
+        else str(value)
+    )
 
 
 def _charts(found: Sequence[Side], called: Sequence[str], other: int) -> None:
-    left, middle, right = st.columns([4, 3, 3], vertical_alignment="bottom")
-    view = left.segmented_control("Show", VIEWS, default=VIEWS[0], required=True, key="c_view", bind="query-params")
+    view = st.segmented_control("Show", VIEWS, default=VIEWS[0], required=True, key="c_view", bind="query-params")
+    middle, right = st.columns(2, vertical_alignment="bottom")
     scale = middle.segmented_control(
         "Percentile of the curve", list(PERCENTILES), default="p99", required=True, key="c_pct", bind="query-params"
     )
@@ -135,7 +139,7 @@ def _charts(found: Sequence[Side], called: Sequence[str], other: int) -> None:
         slo_s = found[0].slo.latency_s
         charts = [compare.curves(loads, scale, slo_s), compare.offered_served(loads)]
     elif view == "Distribution":
-        values = {called[n]: _latencies(found[n]) for n in drawn}
+        values = {called[n]: pooled.of_blocks(found[n].blocks) for n in drawn}
         limit = found[0].slo.latency_s
         charts = [percentiles(values, called[0], limit, "the chosen cells"), distribution.ecdf(values, limit)]
     elif view == "Over time":
@@ -237,16 +241,6 @@ def _others(factors: dict[str, Any]) -> dict[str, Any]:
 
 def _levels(factors: dict[str, Any]) -> str:
     return ", ".join(level_label(path, value) for path, value in factors.items()) or "its load"
-
-
-def _latencies(side: Side) -> np.ndarray:
-    parts = [np.empty(0)]
-    for requests, window in side.blocks:
-        own = (
-            (requests.outcome == OK) & (requests.due_ns >= window.measured_from_ns) & (requests.due_ns < window.end_ns)
-        )
-        parts.append((requests.done_ns[own] - requests.due_ns[own]) / 1e9)
-    return np.concatenate(parts)
 
 
 def _heat(side: Side, label: str) -> Chart:

@@ -182,12 +182,11 @@ def _cards(found: cost.Cost, price: Price, same: list[Price], use: Use) -> list[
     notes = list(found.notes.values())
     why = notes[0] if notes else None
     paid = cost.paid_hours_a_day(price, use)
-    each = None if found.usd_per_request is None else format_usd(found.usd_per_request)
     return [
         Card(f"A million good {of}", format_usd(found.per_million_good), "within the objective only", why),
         Card(f"A million {of}", format_usd(found.per_million), "in time or not", why),
         Card("An hour of use", format_usd(found.usd_per_useful_hour), f"{paid:.1f} h a day are paid"),
-        Card("A successful request", each or "n/a", commitment_label(price), why),
+        Card("A day", format_usd(price.usd_per_hour * paid), commitment_label(price)),
     ]
 
 

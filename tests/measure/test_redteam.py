@@ -1,0 +1,91 @@
+"""The reviewer's questions: each weakness of a run raises one, each strength answers one."""
+
+from typing import Any
+
+import pytest
+
+from lab.errors import InputError
+from lab.measure.redteam import Question, questions, waive
+from lab.run import catalogue
+from tests.measure.test_versus import MACHINE, side
+
+DECLARED = catalogue.experiment("batching").model_dump(mode="json")
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    cells = [
+        {"role": "cell", "factors": {}, "repeat": repeat, "summary": side("x", seconds=40).summaries[0]}
+        for repeat in range(2)
+    ]
+    return {
+        "run": "x",
+        "state": "done",
+        "quick": False,
+        "environment": MACHINE,
+        "cells": cells,
+        "answers": None,
+        "verdict": {"holds": None, "text": "", "effects": []},
+        "problems": [],
+        **changes,
+    }
+
+
+def problem(code: str) -> dict[str, Any]:
+    return {"code": code, "text": f"It is {code}.", "remedy": "Do better.", "blocks": "1 of 2"}
+
+
+def asked(**changes: Any) -> dict[str, Question]:
+    return {question.code: question for question in questions(document(**changes), DECLARED)}
+
+
+def test_a_good_run_answers_most_of_them() -> None:
+    found = asked()
+    for code in ("loop", "warm_up", "unsteady", "samples", "repeats", "client_limited", "failures", "quiet"):
+        assert found[code].status == "answered", found[code]
+    # No run can answer these.
+    assert {code for code, q in found.items() if q.status == "open"} >= {"seed", "elsewhere", "load_like_yours"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"problems": [problem("closed_loop")]}, "loop"),
+        ({"problems": [problem("unsteady")]}, "unsteady"),
+        ({"problems": [problem("client_limited")]}, "client_limited"),
+        ({"problems": [problem("cache_warm")]}, "cache_warm"),
+        ({"problems": [problem("changed")]}, "changed"),
+        ({"quick": True}, "repeats"),
+        ({"state": "cancelled"}, "partial"),
+        ({"cells": []}, "samples"),
+        ({"environment": {**MACHINE, "load_average_before": 1.9}}, "quiet"),
+        ({"environment": {}}, "quiet"),
+    ],
+)
+def test_each_weakness_leaves_its_question_open(changes: dict[str, Any], code: str) -> None:
+    assert asked(**changes)[code].status == "open"
+
+
+def test_failures_are_told_with_their_share() -> None:
+    cells = document()["cells"]
+    cells[0]["summary"] = side("x", refused=0.5).summaries[0]
+    found = asked(cells=cells)["failures"]
+    assert found.status == "open" and found.answer.startswith(("Up to 49", "Up to 50", "Up to 5"))
+
+
+def test_open_questions_come_first() -> None:
+    statuses = [question.status for question in questions(document(), DECLARED)]
+    assert statuses == sorted(statuses, key=lambda status: status != "open")
+
+
+def test_a_waiver_names_who_and_why_and_keeps_what_was_open() -> None:
+    found = waive(questions(document(), DECLARED), {"seed": "Ann: one draw will do"})
+    waived = next(question for question in found if question.code == "seed")
+    assert waived.status == "waived"
+    assert waived.answer.startswith("Waived: Ann: one draw will do (open was: All came from seed")
+
+
+def test_only_what_is_asked_can_be_waived_and_not_without_a_reason() -> None:
+    with pytest.raises(InputError, match=r"waiver 'sede': .*did you mean .seed."):
+        waive(questions(document(), DECLARED), {"sede": "Ann"})
+    with pytest.raises(InputError, match="no reason is given"):
+        waive(questions(document(), DECLARED), {"seed": " "})
