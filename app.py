@@ -34,11 +34,11 @@ page = st.navigation(
             leaf("live", "Live run", "monitoring", "Watch a run and change it while it runs"),
             leaf("runs", "Runs", "list", "Every run on this machine"),
         ],
-        "Set up": [leaf("system", "System", "dns", "Server, models and what is missing")],
         "Decide": [
             leaf("compare", "Compare", "compare_arrows", "Two to six measurements, and whether one is really better"),
             leaf("cost", "Cost", "payments", "What an answer in time costs, at which price"),
         ],
+        "Set up": [leaf("system", "System", "dns", "Server, models and what is missing")],
     }
 )
 with told():
