@@ -63,7 +63,7 @@ def test_the_frontier_counts_a_loss_that_cannot_be_measured_as_none() -> None:
 def test_speed_stands_over_quality_and_the_area_is_the_size() -> None:
     chart = formats.price(ALL, "8 in flight")
     line, no_loss, loss = chart.figure["data"]
-    assert list(values_of(line["y"])) == [180, 210]
+    assert list(values_of(line["y"])) == [210, 180]  # from the best quality on
     assert (no_loss["name"], loss["name"]) == ("no measurable loss", "a measurable loss")
     assert list(values_of(loss["x"])) == pytest.approx([13.2, 12.6])
     big, small = no_loss["marker"]["size"][1], loss["marker"]["size"][0]

@@ -201,7 +201,7 @@ def test_the_ledger_names_its_error_and_what_is_missing() -> None:
     assert [a["text"] for a in chart.figure["layout"]["annotations"]] == [
         "2.8 % too high",
         "not measured",
-        "a part of it",
+        "counted under load",
         "not predicted",
     ]
     assert "weights 250 MiB measured, 2.8 % too high" in chart.alt

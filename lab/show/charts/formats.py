@@ -57,7 +57,7 @@ def price(formats: Sequence[Shown], at: str) -> Chart:
     }
     largest = max(f.size_bytes or 0.0 for f in complete)
     traces: list[dict[str, Any]] = []
-    line = sorted((f for f in complete if kept[f.level]), key=lambda f: _rate(f))
+    line = sorted((f for f in complete if kept[f.level]), key=_main)
     traces.append(
         {
             "type": "scatter",
@@ -94,7 +94,7 @@ def price(formats: Sequence[Shown], at: str) -> Chart:
         )
     xs, top = [_main(f) for f in complete], 1.15 * max(_rate(f) for f in complete)
     span = (max(xs) - min(xs)) or 0.02 * max(xs)
-    sides = [min(xs) - 0.12 * span, max(xs) + 0.45 * span]
+    sides = [min(xs) - 0.12 * span, max(xs) + 0.6 * span]
     margin = {"l": 64, "r": 24, "t": 40, "b": 52}
     ends = [End(f"{f.level}, {format_bytes(f.size_bytes)}", _main(f), _rate(f), theme.BASELINE) for f in complete]
     labels = end_labels(ends, (0.0, top), log=False, height=height - margin["t"] - margin["b"])
@@ -107,7 +107,7 @@ def price(formats: Sequence[Shown], at: str) -> Chart:
         margin=margin,
         xaxis=theme.axis(
             f"{label}{', less is better' if less_is_better else ', more is better'}",
-            range=sides if less_is_better else [min(xs) - 0.45 * span, max(xs) + 0.12 * span],
+            range=sides if less_is_better else [min(xs) - 0.6 * span, max(xs) + 0.12 * span],
             rangemode="normal",
         ),
         yaxis=theme.axis("tokens a second", range=[0, top]),
@@ -230,7 +230,7 @@ def floors(formats: Sequence[Shown], at: str) -> Chart:
         showlegend=True,
         legend=theme.legend(traceorder="normal"),
         margin={"l": 110, "r": 84, "t": 40, "b": 52},
-        xaxis=theme.axis("a decode step, ms"),
+        xaxis=theme.axis("a decode step, ms (beside: how much of what the machine can do)"),
         yaxis=theme.axis("", type="category", autorange="reversed", showline=False, ticks="", ticklabelstandoff=8),
         annotations=[
             {

@@ -147,7 +147,7 @@ def _off(row: Row) -> str:
             if row.predicted_bytes is None
             else "none seen"
             if row.measured_bytes == 0
-            else "a part of it"
+            else "counted under load"
             if row.how.startswith("a part")
             else "not measured"
         )
