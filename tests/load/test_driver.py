@@ -296,8 +296,8 @@ def test_a_schedule_drawn_on_the_way_is_the_whole_schedule(
 ) -> None:
     monkeypatch.setattr(timetable, "DRAWN_AT_FIRST", 1)
     monkeypatch.setattr(timetable, "KEPT_NS", 100 * MS)
-    arrival = Poisson(rate_rps=10_000)
-    whole = arrivals(arrival, 1.5, 0)
+    arrival = Poisson(rate_rps=30_000)
+    whole = arrivals(arrival, 0.5, 0)
     assert len(whole) > 3 * CHUNK
     planned: list[int | None] = []
 
@@ -308,9 +308,9 @@ def test_a_schedule_drawn_on_the_way_is_the_whole_schedule(
         tmp_path,
         OpenLoop,
         ScriptedTarget(0.0),
-        schedule=chunks(arrival, 1.5, 0),
-        rate_rps=10_000,
-        duration_s=1.5,
+        schedule=chunks(arrival, 0.5, 0),
+        rate_rps=30_000,
+        duration_s=0.5,
         worker=worker,
         workers=2,
         meanwhile=look,

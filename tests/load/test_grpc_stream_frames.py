@@ -35,6 +35,7 @@ async def connected() -> AsyncIterator[tuple[Using, Peer]]:
         await peer.greet()
         await opening
         yield Using(target, target.prepare("llm", REQUESTS), ends), peer
+        peer.close()  # else the target waits for the trailers of what was answered
         await target.close()
 
 

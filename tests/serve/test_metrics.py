@@ -59,7 +59,7 @@ def metrics_page():
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page) as page:
-        threading.Thread(target=page.serve_forever, daemon=True).start()
+        threading.Thread(target=page.serve_forever, args=(0.01,), daemon=True).start()
 
         def answer(status, text):
             told.update(status=status, text=text)

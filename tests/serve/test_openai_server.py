@@ -27,7 +27,7 @@ def answers() -> Iterator[tuple[str, dict[str, tuple[int, bytes]]]]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield f"127.0.0.1:{server.server_port}", told
         server.shutdown()
