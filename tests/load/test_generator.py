@@ -1,6 +1,7 @@
 """Whole blocks: real worker processes against fake servers whose times, refusals and freezes are known.
 
-Times are checked against arithmetic on the schedule, counts against the server's own book.
+Times are checked against arithmetic on the schedule, which bounds them from below, and against the server's own book of
+when each request came and was answered: both clocks are one, so it holds however busy the machine is.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -36,21 +36,9 @@ NULL = ModelSpec(name="null")
 ROOT = Path(__file__).parents[2]
 
 
-def up_to_three_times(test: Callable[..., None]) -> Callable[..., None]:
-    """For tests of the shape of times: a busy machine may stall a run by a tenth of a second, but not three in a row
-    in the same way, while a fault of the generator fails all three."""
-
-    @wraps(test)
-    def run(**fixtures: Any) -> None:
-        for left in (2, 1, 0):
-            try:
-                return test(**fixtures)
-            except AssertionError:
-                if not left:
-                    raise
-        return None
-
-    return run
+LATE_MS = 20.0
+"""How much later than the server's book the client's stamps may be, in the median. A busy machine stalls some requests
+for longer, but not half of them; what the tests tell apart is five times as much and more."""
 
 
 class Block:
@@ -70,6 +58,12 @@ class Block:
         self.service_ms = self.done_ms - self.sent_ms
         self.outcome = table["outcome"].to_numpy()
         self.detail = table["detail"].to_pylist()
+
+    def booked(self, service: Service) -> tuple[np.ndarray, np.ndarray]:
+        """When each request came to the server and was answered there, as the other times."""
+        number = np.frombuffer(b"".join(service.payloads), "<f4").argsort()  # the null model's inputs count up
+        came, answered = (np.array(times)[number] for times in (service.arrived_ns, service.answered_ns))
+        return (came - self.window.start_ns) / 1e6, (answered - self.window.start_ns) / 1e6
 
     def count(self, outcome: int) -> int:
         return int((self.outcome == outcome).sum())
@@ -145,31 +139,36 @@ def two(_benches: dict[int, Lasting[Bench]], request: pytest.FixtureRequest) -> 
 # --- latency runs from the schedule ---
 
 
-@up_to_three_times
+def check_times(block: Block, service: Service) -> None:
+    """Latency ends with the server's answer, and service time begins when the server got the request."""
+    came, answered = block.booked(service)
+    assert (block.done_ms >= answered).all()
+    assert (block.sent_ms <= came).all()
+    assert np.median(block.latency_ms - (answered - block.due_ms)) < LATE_MS
+    assert np.median(block.service_ms - (answered - came)) < LATE_MS
+
+
 def test_waiting_for_a_place_is_part_of_latency(bench: Bench) -> None:  # T3, five times as fast
-    block = bench.run(Service(seconds=0.1), Constant(rate_rps=50), 0.16, max_in_flight=1)
-    truth = 100 + 80 * np.arange(8)  # the i-th is due at 20 i and ends at 100 (i + 1)
-    assert len(block.latency_ms) == 8
-    assert (block.latency_ms >= truth - 1).all()
-    assert np.mean(block.latency_ms) == pytest.approx(1900 / 5, rel=0.15)
-    assert np.percentile(block.latency_ms, 99) == pytest.approx(3272 / 5, rel=0.15)
-    assert np.mean(block.sent_ms - block.due_ms) == pytest.approx(1400 / 5, rel=0.15)
-    assert np.mean(block.service_ms) == pytest.approx(500 / 5, rel=0.15)
+    service = Service(seconds=0.1)
+    block = bench.run(service, Constant(rate_rps=50), 0.16, max_in_flight=1)
+    assert block.due_ms == pytest.approx(20.0 * np.arange(8))
+    assert (block.latency_ms >= 100 + 80 * np.arange(8) - 1).all()  # the i-th ends at 100 (i + 1), if not later
+    check_times(block, service)
+    # 280 ms of waiting beside 100 of service, in the mean; a slower service makes the wait longer still.
+    assert np.mean(block.sent_ms - block.due_ms) > 2.5 * np.mean(block.service_ms)
 
 
-@up_to_three_times
 def test_a_frozen_server_delays_everybody_who_came_meanwhile(bench: Bench) -> None:  # T4, twenty times as fast
-    block = bench.run(Service(frozen_s=(0.6, 0.9)), Constant(rate_rps=100), 1.5)
+    service = Service(frozen_s=(0.6, 0.9))
+    block = bench.run(service, Constant(rate_rps=100), 1.5)
     came = (block.due_ms > 601) & (block.due_ms < 899)  # 29 of 150 wait for the thaw, 0.3 s down to nothing
-    late = block.latency_ms[came] - (900 - block.due_ms[came])
     assert came.sum() == 29
-    assert late.min() > -5
-    assert np.median(late) < 60
-    assert (block.latency_ms[~came] > 100).sum() < 12  # a busy machine may stall once itself
-    assert np.percentile(block.latency_ms, 90) == pytest.approx(150, abs=60)
+    assert (block.latency_ms[came] - (900 - block.due_ms[came])).min() > -5
+    assert np.percentile(block.latency_ms, 90) > 90
+    assert np.median(block.latency_ms[came]) > 3 * np.median(block.latency_ms[~came])
+    check_times(block, service)
 
 
-@up_to_three_times
 def test_a_paced_client_shows_the_freeze_from_the_schedule_only(bench: Bench) -> None:  # P19, four times as fast
     service = Service(seconds=0.01, frozen_s=(0.5, 0.75))
     block = bench.run(service, Constant(rate_rps=40), 1.5, max_in_flight=1)
@@ -179,33 +178,27 @@ def test_a_paced_client_shows_the_freeze_from_the_schedule_only(bench: Bench) ->
         end = (750.0 if 500 <= start < 750 else start) + 10
         truth.append(end - due)
     for p in (50, 90, 95, 99):
-        assert np.percentile(block.latency_ms, p) == pytest.approx(np.percentile(truth, p), rel=0.25, abs=40)
-    assert np.percentile(block.latency_ms, 95) > 125
-    assert np.percentile(block.service_ms, 95) < 60  # what is seen from the send: one slow request
+        assert np.percentile(block.latency_ms, p) > np.percentile(truth, p) - 5
+    check_times(block, service)
+    # What is seen from the send is one slow request.
+    assert np.percentile(block.latency_ms, 95) > 3 * np.percentile(block.service_ms, 95)
 
 
 # --- arrivals are what was asked ---
 
 
-@up_to_three_times
-def test_constant_sends_are_constant(bench: Bench) -> None:  # T15
+@pytest.mark.parametrize(("rate_rps", "seconds"), [(20, 1.5), (400, 1.0)])
+def test_requests_go_out_at_the_asked_rate(bench: Bench, rate_rps: float, seconds: float) -> None:  # T15, S5, P20
     service = Service()
-    block = bench.run(service, Constant(rate_rps=20), 2.0)
-    assert len(service.arrived_ns) == len(block.request) == 40
-    gaps = np.diff(block.sent_ms)
-    low, high = np.percentile(gaps, [5, 95])
-    assert np.mean(gaps) == pytest.approx(50, rel=0.01)
-    assert high - low < 0.2 * 50  # robust against one stall of a busy machine
-    assert (block.sent_ms < 1000).sum() <= 21
-
-
-@up_to_three_times
-def test_the_asked_rate_is_sent(bench: Bench) -> None:  # S5, P20: sleeping by gaps would send less
-    service = Service()
-    block = bench.run(service, Constant(rate_rps=400), 1.5)
-    assert len(block.request) == 600
-    for times in (np.sort(block.sent_ms) / 1e3, np.sort(service.arrived_ns) / 1e9):
-        assert 599 / (times[-1] - times[0]) == pytest.approx(400, rel=0.03)
+    block = bench.run(service, Constant(rate_rps=rate_rps), seconds)
+    n = round(rate_rps * seconds)
+    assert len(service.arrived_ns) == n
+    assert block.due_ms == pytest.approx(np.arange(n) * 1000 / rate_rps, abs=1e-3)
+    assert (block.sent_ms >= block.due_ms).all()
+    late = block.sent_ms - block.due_ms
+    # Sleeping from one to the next would be later with each: at 400 a second by 40 ms and more at the end.
+    assert np.median(late[-n // 4 :]) < LATE_MS
+    check_times(block, service)
 
 
 def test_the_schedule_is_the_seeds(bench: Bench) -> None:  # T16
@@ -332,7 +325,7 @@ def test_the_rate_changes_while_the_block_runs(bench: Bench) -> None:
     effect_ms = (bench.generator.change(rate_rps=100) - window.start_ns) / 1e6
     block = bench.rows(window, bench.generator.wait(10))
     check_conservation(block)
-    assert 500 <= effect_ms < 900
+    assert 500 <= effect_ms < 1400
     before, after = block.due_ms[block.due_ms < effect_ms], block.due_ms[block.due_ms >= effect_ms]
     assert np.diff(before) == pytest.approx(50, abs=1e-3)
     assert np.diff(after) == pytest.approx(10, abs=1e-3)
@@ -340,7 +333,6 @@ def test_the_rate_changes_while_the_block_runs(bench: Bench) -> None:
     assert 1500 - 10.1 <= after[-1] < 1500
 
 
-@up_to_three_times
 def test_a_change_of_rate_in_a_long_block_stalls_nothing(bench: Bench) -> None:
     # All 36 million arrivals of the hour that is left, drawn at once, held the worker up for 2.9 s and took 0.8 GB.
     for fake in bench.fakes.values():
@@ -355,8 +347,8 @@ def test_a_change_of_rate_in_a_long_block_stalls_nothing(bench: Bench) -> None:
     block = bench.rows(window, bench.generator.wait(10))
     check_conservation(block)
     after = block.sent_ms[block.was_sent & (block.due_ms >= effect_ms)]
-    assert after.min() < effect_ms + 50
-    assert np.diff(np.sort(after)).max() < 50
+    assert after.min() < effect_ms + 500
+    assert np.diff(np.sort(after)).max() < 500
     assert grown_bytes < 64 * 2**20
 
 
@@ -403,8 +395,7 @@ def test_cancel_ends_the_block_and_keeps_what_was_measured(bench: Bench) -> None
     for fake in bench.fakes.values():
         fake.service.take_over(service)
     window = bench.begin(Constant(rate_rps=50), 60)
-    while len(service.arrived_ns) < 10:
-        time.sleep(0.005)
+    until(lambda: len(service.arrived_ns) >= 10)
     began = time.monotonic()
     bench.generator.cancel()
     progress = bench.generator.wait(10)
@@ -453,9 +444,8 @@ def test_workers_send_different_payloads(two: Bench) -> None:
 def test_a_dead_worker_ends_the_block_with_its_last_words(tmp_path: Path) -> None:
     with grpc_server(Service()) as fake, Generator(tmp_path, workers=2) as generator:
         bench = Bench(tmp_path, generator, {"grpc": fake})
-        window = bench.begin(Constant(rate_rps=100), 60)
-        while generator.poll().finished < 60:
-            time.sleep(0.02)
+        window = bench.begin(Constant(rate_rps=200), 60)
+        until(lambda: generator.poll().finished >= 60)
         os.kill(generator.pids[0], signal.SIGKILL)
         with pytest.raises(RunError, match=r"load worker 0 .*signal 9"):
             generator.wait(30)
@@ -481,7 +471,7 @@ RUN = """
     from lab.spec import Constant, ModelSpec, Workload
     folder, url = Path(sys.argv[1]), sys.argv[2]
     with Generator(folder, workers=1) as generator:
-        workload = Workload(arrival=Constant(rate_rps=100), duration_s=60)
+        workload = Workload(arrival=Constant(rate_rps=200), duration_s=60)
         generator.begin(Job(0, url, ModelSpec(name="null"), workload))
         print(generator.pids[0], flush=True)
         try:
@@ -506,8 +496,7 @@ def test_ctrl_c_and_sudden_death_keep_what_was_measured(tmp_path: Path, how: sig
         )
         assert run.stdout is not None
         worker = psutil.Process(int(run.stdout.readline()))
-        while service.served < 100:
-            time.sleep(0.01)
+        until(lambda: service.served >= 100)
         os.killpg(run.pid, how)  # as a terminal does: the whole foreground group
         told = run.stdout.read().split()
         run.wait(20)

@@ -37,6 +37,8 @@ class Service:
     together: int | None = None
 
     arrived_ns: list[int] = field(default_factory=list)
+    answered_ns: list[int | None] = field(default_factory=list)
+    """In order of arrival; None until then."""
     payloads: list[bytes] = field(default_factory=list)
     served: int = 0
     refused: int = 0
@@ -57,12 +59,15 @@ class Service:
         if self._successor is not None:
             await self._successor.serve(payload)
             return
+        position = len(self.arrived_ns)
         self.arrived_ns.append(time.perf_counter_ns())
+        self.answered_ns.append(None)
         self.payloads.append(payload)
         self.in_flight += 1
         self.peak_in_flight = max(self.peak_in_flight, self.in_flight)
         try:
-            await self._serve(len(self.arrived_ns))
+            await self._serve(position + 1)
+            self.answered_ns[position] = time.perf_counter_ns()
             self.served += 1
         except Refused:
             self.refused += 1
