@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import LIMIT_MS, Dashboard, serving, wait_for
+from tests.browser.conftest import LIMIT_MS, Dashboard, serving
+from tests.waiting import until
 
 ANSWER = ".lab-answer"
 
@@ -45,7 +46,7 @@ def test_a_stop_keeps_the_text_and_ends_the_model_and_it_writes_again(
         expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
         kept = words(page)
         assert seen <= kept < 100  # of 300: it was not written to its end
-        wait_for(lambda turn=turn: heard(lab_home).count("let go") == turn, "the model to be let go")
+        until(lambda turn=turn: heard(lab_home).count("let go") == turn, "the model to be let go")
         expect(page.get_by_text(f"It was stopped: {kept} tokens")).to_be_visible()
         expect(page.locator(ANSWER)).to_have_count(1)
     expect(page.get_by_role("heading", name="When each token came")).to_be_visible()
@@ -74,6 +75,6 @@ def test_a_prompt_that_was_just_typed_is_the_one_that_is_asked(page: Page, write
     expect(page.get_by_role("button", name="Write")).to_be_enabled(timeout=LIMIT_MS)
     page.get_by_role("textbox", name="Prompt").fill("Typed a moment ago")
     page.get_by_role("button", name="Write").click(delay=120)
-    wait_for(lambda: "asked Typed a moment ago" in heard(lab_home), "the new prompt to be asked")
+    until(lambda: "asked Typed a moment ago" in heard(lab_home), "the new prompt to be asked")
     page.get_by_role("button", name="Stop", exact=True).click(delay=120)
     expect(page.get_by_text(re.compile(r"It was stopped: \d+ token"))).to_be_visible(timeout=LIMIT_MS)
