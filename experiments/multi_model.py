@@ -42,8 +42,8 @@ EXPERIMENT = Experiment(
     quick={
         "repeats": 1,
         "factors": {"workload.models": [2, 4, 5, 8]},
-        "workload.duration_s": 10,
+        "workload.duration_s": 12,
         "workload.warmup_s": 1,
-        "fleet.pair_s": 3,
+        "fleet.pair_s": 2,
     },
 )

@@ -70,6 +70,19 @@ def cliff(fleet: dict[str, Any]) -> str:
     )
 
 
+def holds(fleet: dict[str, Any]) -> bool | None:
+    """Whether throughput falls off a cliff just where the models no longer fit: in every repeat to less than
+    CLIFF_FRACTION. None while nothing was measured on both sides of that edge."""
+    cells = fleet["cells"]
+    inside = [cell["models"] for cell in cells if not cell["miss_n"] and not cell["swaps"]]
+    beyond = [cell["models"] for cell in cells if cell["models"] > max(inside, default=10**9)]
+    if not inside or not beyond:
+        return None
+    with_all = [cell["throughput_rps"] for cell in cells if cell["models"] == max(inside)]
+    with_more = [cell["throughput_rps"] for cell in cells if cell["models"] == min(beyond)]
+    return max(with_more) < CLIFF_FRACTION * min(with_all)
+
+
 def _falls(before: Cell, after: Cell) -> bool:
     return bool(after["throughput_rps"] < CLIFF_FRACTION * before["throughput_rps"])
 
@@ -86,11 +99,11 @@ def _cause(cell: Cell) -> str:
     if not swaps or load is None:
         return ""
     out = f" and {format_seconds(unload)} to unload the one that makes room" if unload is not None else ""
+    hit = "" if cell["hit_p50_s"] is None else f": a hit took {format_seconds(cell['hit_p50_s'])} at the median"
     return (
         f"A swap takes {format_seconds(load)} to load{out}; swaps run one after the other and took "
         f"{format_fraction(cell['swapping_fraction'])} of the time. So the swap, not the model, decides how many "
-        f"misses are served a second: a hit took {format_seconds(cell['hit_p50_s'])} at the median, but a user who "
-        "waits for a miss asks for nothing else meanwhile."
+        f"misses are served a second{hit}, and a user who waits for one asks for nothing else meanwhile."
     )
 
 
@@ -108,7 +121,7 @@ def fit(fleet: dict[str, Any]) -> str:
         said += f". Predicted before loading: {format_fraction(abs(error))} {'more' if error > 0 else 'less'}"
     pss = filled[-1]["pss_bytes"]
     if pss and abs(pss / total - 1) > SAME_FRACTION:
-        strangers = ", as other processes here map the same libraries" if pss < total else ""
+        strangers = ", which divides a page by all who map it, other programs too" if pss < total else ""
         said += f". The kernel's own sum, PSS, is {format_bytes(pss)}{strangers}"
     slowest = max(filled, key=lambda entry: entry["load_s"])
     return (

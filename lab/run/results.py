@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lab.errors import FolderError, InputError, RunError
+from lab.measure import fleet_words
 from lab.measure.answers import unequal
 from lab.measure.ending import Course, ending
 from lab.measure.fleet import fleet
@@ -80,6 +81,9 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
         found = replace(found, text="")  # how it ended is all there is to say
     if answers is not None and (differ := _unequal(experiment, answers)):
         found = replace(found, holds=None, text=differ)
+    many = None if experiment.fleet is None else fleet(events, folder.read("requests"), folder.read("waits"))
+    if many is not None and many["cells"]:
+        found = replace(found, holds=fleet_words.holds(many), text=fleet_words.cliff(many))
     cells = experiment.cells()
     return {
         "run": folder.document["run"],
@@ -103,7 +107,7 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
             for b, format_of_it in zip(blocks, formats.of_blocks(experiment, blocks, told), strict=True)
         ],
         "formats": formats.of_run(experiment, told),
-        "fleet": None if experiment.fleet is None else fleet(events, folder.read("requests"), folder.read("waits")),
+        "fleet": many,
         "answers": answers,
         "verdict": found.to_dict(),
         "problems": _problems(folder, events, blocks, state),

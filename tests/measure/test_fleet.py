@@ -159,3 +159,14 @@ def test_the_worst_pair_is_named_and_small_ones_are_not():
     assert fleet_words.interference({"pairs": [pair(None, 0.004), pair("b", 0.04), pair("c", 0.01)]}) == (
         "Who slows whom: b at work raises p99 of a from 4.0 ms to 40.0 ms (10×), the worst of 2 pairs."
     )
+
+
+def test_the_hypothesis_holds_where_every_repeat_falls():
+    def cell(models, rps, misses):
+        return {"models": models, "throughput_rps": rps, "miss_n": misses, "swaps": misses}
+
+    fits = [cell(2, 100.0, 0), cell(4, 110.0, 0)]
+    assert fleet_words.holds({"cells": [*fits, cell(5, 3.0, 9), cell(5, 50.0, 9)]}) is True
+    assert fleet_words.holds({"cells": [*fits, cell(5, 3.0, 9), cell(5, 60.0, 9)]}) is False
+    assert fleet_words.holds({"cells": fits}) is None
+    assert fleet_words.holds({"cells": [cell(5, 3.0, 9)]}) is None

@@ -65,8 +65,9 @@ def happened(seen: Seen) -> list[Chart]:
 
 
 def cause(seen: Seen) -> str:
-    """The whole story in sentences."""
-    return "\n\n".join(fleet_words.sentences(seen.document["fleet"]))
+    """The rest of the story, after the headline, in sentences."""
+    told = fleet_words.sentences(seen.document["fleet"])
+    return "\n\n".join(said for said in told if said != seen.document["verdict"]["text"])
 
 
 def why(seen: Seen) -> list[Chart]:
