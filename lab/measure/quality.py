@@ -79,7 +79,8 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class Quality:
-    """`format` and `baseline` in words, `is_baseline` when they are the same. `notes` belong beside the figures."""
+    """`format` and `baseline` in words, `is_baseline` when they are the same; `baseline` is "" when there is none.
+    `notes` belong beside the figures."""
 
     format: str
     baseline: str
@@ -99,6 +100,8 @@ class Quality:
         if self.is_baseline:
             return "The baseline."
         judged = [m for m in self.measures if m.verdict]
+        if not judged:
+            return "There is no baseline to lose against."
         lost = [f"{m.label}: {m.verdict}" for m in judged if m.verdict != NO_LOSS]
         if not lost:
             return f"No measurable loss on {', '.join(m.label for m in judged)}."

@@ -43,8 +43,9 @@ def unpacked(numbers: Tensor, bits: int, dim: int) -> Tensor:
     places = torch.arange(0, 32, bits, dtype=torch.int32)
     numbers = numbers.to(torch.int32)
     if dim == 0:
-        return (numbers[:, None, :] >> places[None, :, None] & 2**bits - 1).flatten(0, 1)
-    return (numbers[:, :, None] >> places & 2**bits - 1).flatten(1)
+        return unpacked(numbers.T, bits, dim=1).T
+    values: Tensor = numbers[:, :, None] >> places & 2**bits - 1
+    return values.flatten(1)
 
 
 def _gptq(name: str, scheme: Scheme, read: Read) -> Quantized:
@@ -62,7 +63,8 @@ def _awq(name: str, scheme: Scheme, read: Read) -> Quantized:
         raise Unquantizable(f"awq with {scheme.bits} bits is not served; allowed: 4")
 
     def columns(kind: str) -> Tensor:
-        values = unpacked(_need(name, kind, read), 4, dim=1).unflatten(1, (-1, 8))
+        values = unpacked(_need(name, kind, read), 4, dim=1)
+        values = values.reshape(len(values), -1, 8)
         in_order = torch.empty_like(values)
         in_order[..., list(AWQ_ORDER)] = values
         return in_order.flatten(1).T

@@ -58,6 +58,7 @@ def _shares(hessian: Tensor) -> Tensor:
         damped.diagonal().add_(damping)
         lower, failed = torch.linalg.cholesky_ex(damped)
         if not failed:
+            upper: Tensor
             upper, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower), upper=True)
             if not failed:
                 return upper

@@ -27,7 +27,7 @@ class Grid:
 
     def round(self, weights: Tensor) -> Quantized:
         """Each weight of [out, in] to the nearest value of its group."""
-        grouped = weights.unflatten(1, (self.scale.shape[1], -1))
+        grouped = weights.reshape(*self.scale.shape, -1)
         zero = None if self.zero is None else self.zero[..., None]
         return Quantized(codes(grouped, self.scale[..., None], zero).flatten(1), self)
 
@@ -42,10 +42,11 @@ class Quantized:
     @property
     def values(self) -> Tensor:
         """float32 [out, in]"""
-        grouped = self.codes.unflatten(1, (self.grid.scale.shape[1], -1))
+        grouped = self.codes.reshape(*self.grid.scale.shape, -1)
         if self.grid.zero is not None:
             grouped = grouped - self.grid.zero[..., None]
-        return (grouped * self.grid.scale[..., None]).flatten(1)
+        values: Tensor = grouped * self.grid.scale[..., None]
+        return values.flatten(1)
 
     def scaled_rows(self, factor: Tensor) -> Quantized:
         """The matrix whose row r is factor[r] times this one's: only scales change, so nothing is rounded again."""
@@ -53,8 +54,8 @@ class Quantized:
 
     def rows(self, sizes: list[int]) -> list[Quantized]:
         """Cut into matrices of so many rows each."""
-        zeros = [None] * len(sizes) if self.grid.zero is None else self.grid.zero.split(sizes)
-        parts = zip(self.codes.split(sizes), self.grid.scale.split(sizes), zeros, strict=True)
+        zeros = [None] * len(sizes) if self.grid.zero is None else torch.split(self.grid.zero, sizes)
+        parts = zip(torch.split(self.codes, sizes), torch.split(self.grid.scale, sizes), zeros, strict=True)
         return [Quantized(codes, Grid(scale, zero)) for codes, scale, zero in parts]
 
     def tensors(self, name: str) -> dict[str, Tensor]:
@@ -82,7 +83,7 @@ def grid_of(weights: Tensor, group_size: int | None, shrink: Tensor | float = 1.
     for None. `shrink` (a number, or one a group [out, groups]) leaves the outermost values outside."""
     if group_size is None:
         return Grid((weights.abs().amax(1, keepdim=True) * shrink / MOST_8).clamp_min(_TINY), None)
-    grouped = weights.unflatten(1, (-1, group_size))
+    grouped = weights.reshape(len(weights), -1, group_size)
     low, high = grouped.amin(-1).clamp_max(0) * shrink, grouped.amax(-1).clamp_min(0) * shrink
     scale = ((high - low) / MOST_4).clamp_min(_TINY)
     return Grid(scale, (-low / scale).round().clamp(0, MOST_4))

@@ -11,6 +11,8 @@ FORMAT_VERSION = 1
 DOCUMENT = "quantization.json"
 CALIBRATED = ("gptq", "awq", "smoothquant")
 """Quantizers that look at texts."""
+STEP = 8
+"""Columns of 4-bit weights that a kernel takes at a time."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Unquantizable(ValueError):
 
 
 def check_widths(config: LlamaConfig, group_size: int | None) -> None:
-    """Unquantizable when groups do not divide every row, or its last value would not fill a byte."""
+    """Unquantizable when groups do not divide every row of 4-bit weights, or are not whole steps of a kernel."""
     if group_size is None:
         return
     widths = {
@@ -41,10 +43,10 @@ def check_widths(config: LlamaConfig, group_size: int | None) -> None:
         "num_attention_heads × head_dim": config.heads * config.head_dim,
         "intermediate_size": config.mlp,
     }
+    fitting = [str(size) for size in range(STEP, 1025, STEP) if all(width % size == 0 for width in widths.values())]
+    allowed = ", ".join(fitting) or "none fits this model; serve it in int8"
+    if group_size % STEP:
+        raise Unquantizable(f"group_size {group_size} is no multiple of {STEP}; allowed: {allowed}")
     for name, width in widths.items():
-        if width % 2:
-            raise Unquantizable(f"{name} {width} in 4 bit: two weights lie in a byte; allowed: an even number")
         if width % group_size:
-            fitting = [str(size) for size in range(8, 1025) if all(w % size == 0 for w in widths.values())]
-            allowed = ", ".join(fitting) or "none from 8 to 1024 fits; serve it in int8"
             raise Unquantizable(f"group_size {group_size} does not divide {name} {width}; allowed: {allowed}")

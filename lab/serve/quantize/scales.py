@@ -73,13 +73,13 @@ def fitted(weights: Tensor, seen: Inputs, group_size: int) -> Grid:
     """The grid whose groups each cover the fraction of their span that costs least at the output, taken group by group
     (AWQ's "weight clipping")."""
     groups = weights.shape[1] // group_size
-    blocks = seen.hessian.unflatten(0, (groups, -1)).unflatten(2, (groups, -1))
+    blocks = seen.hessian.reshape(groups, group_size, groups, group_size)
     blocks = torch.stack([blocks[g, :, g] for g in range(groups)])  # [groups, group_size, group_size]
     best = torch.ones(weights.shape[0], groups)
     least = torch.full_like(best, torch.inf)
     for shrink in SHRINKS:
         difference = grid_of(weights, group_size, shrink).round(weights).values - weights
-        by_group = difference.unflatten(1, (groups, -1)).transpose(0, 1)  # [groups, out, group_size]
+        by_group = difference.reshape(-1, groups, group_size).transpose(0, 1)  # [groups, out, group_size]
         error = ((by_group @ blocks) * by_group).sum(-1).T
         better = error < least
         best[better], least[better] = shrink, error[better]

@@ -1,0 +1,168 @@
+"""The quality of a format: what is known of it, and how to find out; lab/measure/quality.py says what it means.
+
+What an evaluation saw, item by item, is kept in LAB_HOME/quality under a hash of all that decides it: the weights, the
+code that computes with them, precision, cache and device, the texts and questions, and the version of this file. So a
+format is evaluated once, and figures are judged anew from what was seen. The evaluation runs in a process of its own
+(lab/run/evaluation.py); whoever calls `evaluate` while others measure holds the lock (lab/run/lock.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lab import home
+from lab.errors import InputError, RunError
+from lab.measure.formats import BASELINES, format_label, is_baseline
+from lab.measure.quality import Answer, Quality, first_difference, judge
+from lab.run import exam
+from lab.serve import job, llama_weights, quantized, repository, weights
+from lab.serve.quantize import prose
+from lab.spec import ModelSpec, set_path
+
+FAMILIES = ("llm", "embedder", "digits")
+EVALUATION_VERSION = 1
+"""Of what is asked and how; another one evaluates everything anew."""
+
+
+def baseline_of(spec: ModelSpec) -> ModelSpec | None:
+    """What the quality of `spec` is compared with: the same weights, unquantized. None when these were never here,
+    because somebody else quantized them."""
+    if quantized.scheme(spec) is not None:
+        return None
+    plain = ModelSpec(name=spec.name, family=spec.family, weights=spec.weights, device=spec.device, seed=spec.seed)
+    return set_path(plain, "precision", BASELINES.get(spec.family, "fp32"))
+
+
+def known(spec: ModelSpec) -> Quality | None:
+    """What was evaluated before; None when it was not, or its weights are not here. Reads two small files."""
+    if spec.family not in FAMILIES:
+        return None
+    baseline = baseline_of(spec)
+    mine, theirs = _read(spec), None if baseline is None else _read(baseline)
+    if mine is None or (baseline is not None and theirs is None):
+        return None
+    return _quality(spec, mine, theirs)
+
+
+def evaluate(spec: ModelSpec, progress: home.Progress | None = None) -> Quality:
+    """What `known` gives, evaluated now where it is missing: up to a minute of all processors. InputError for a family
+    without quality, RunError when it does not work."""
+    if spec.family not in FAMILIES:
+        raise InputError(f"quality of family {spec.family}: it has none; allowed: {', '.join(FAMILIES)}")
+    report, baseline = progress or home.bar, baseline_of(spec)
+    theirs = None if baseline is None else _seen(baseline, None, report)
+    mine = theirs if is_baseline(spec) and theirs else _seen(spec, baseline, report)
+    return _quality(spec, mine, theirs)
+
+
+# --- what was seen -----------------------------------------------------------------------------------------------
+
+
+def _seen(spec: ModelSpec, baseline: ModelSpec | None, report: home.Progress) -> dict[str, Any]:
+    weights.prepare(spec, report)
+    place = _place(spec)
+    assert place is not None  # noqa: S101  the weights are there
+    with home.locked(place.with_suffix(".lock")):
+        found = _read(spec)  # by whoever held the lock, perhaps
+        if found is None:
+            began = time.perf_counter()
+            found = {"seen": _run(spec, baseline, report), "evaluated_s": round(time.perf_counter() - began, 1)}
+            partial = place.with_suffix(f".partial-{os.getpid()}")
+            partial.write_text(json.dumps(found) + "\n")
+            partial.replace(place)
+    return found
+
+
+def _read(spec: ModelSpec) -> dict[str, Any] | None:
+    place = _place(spec)
+    try:
+        return None if place is None else json.loads(place.read_text())
+    except (OSError, ValueError):  # a damaged one is evaluated anew
+        return None
+
+
+def _place(spec: ModelSpec) -> Path | None:
+    """Where what was seen belongs; None while there are no weights, whose contents decide the name."""
+    if not weights.is_ready(spec):
+        return None
+    place = weights.folder(spec)
+    assert place is not None  # noqa: S101  FAMILIES have weights
+    decides = {
+        "version": EVALUATION_VERSION,
+        "weights": place.name if quantized.is_quantized(spec) else quantized.contents(place),
+        "code": _code(spec.family),
+        "texts": prose.judged_digest(),
+        "questions": hashlib.sha256(repr((exam.CLOZE, exam.FACTS, exam.PROMPTS)).encode()).hexdigest(),
+        "precision": spec.precision,
+        "kv_cache_precision": spec.kv_cache_precision if spec.kv_cache_precision != spec.precision else None,
+        "kv_cache": spec.kv_cache,
+        "device": spec.device,
+    }
+    name = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:20]
+    return home.home() / "quality" / f"{spec.family}-{name}.json"
+
+
+@cache
+def _code(family: str) -> str:
+    """SHA-256 of the code that computes with the weights: another kernel may round otherwise."""
+    first = "decoder" if family == "llm" else family
+    files = [repository.MODELS / f"{name}.py" for name in sorted({first, *repository.imported(first)})]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def _run(spec: ModelSpec, baseline: ModelSpec | None, report: home.Progress) -> dict[str, Any]:
+    wanted = {"spec": spec.model_dump(mode="json"), "baseline": baseline and baseline.model_dump(mode="json")}
+    try:
+        return dict(job.do("lab.run.evaluation", wanted, report))
+    except job.Failed as error:
+        raise RunError(f"the quality of {format_label(spec)} could not be evaluated: {error}") from None
+
+
+# --- what it means -----------------------------------------------------------------------------------------------
+
+
+def _quality(spec: ModelSpec, mine: dict[str, Any], theirs: dict[str, Any] | None) -> Quality:
+    baseline = baseline_of(spec)
+    same = is_baseline(spec)
+    compared = None if same or theirs is None else theirs["seen"]
+    return Quality(
+        format=format_label(spec),
+        baseline="" if baseline is None else format_label(baseline),
+        is_baseline=same,
+        measures=judge(mine["seen"], compared),
+        answers=() if compared is None else _answers(mine["seen"], compared),
+        notes=_notes(spec),
+        evaluated_s=mine["evaluated_s"],
+    )
+
+
+def _answers(seen: dict[str, Any], before: dict[str, Any]) -> tuple[Answer, ...]:
+    if "answers" not in seen:
+        return ()
+    return tuple(
+        Answer(prompt, tuple(pieces), tuple(base_pieces), first_difference(ids, base_ids))
+        for prompt, pieces, base_pieces, ids, base_ids in zip(
+            exam.PROMPTS, seen["pieces"], before["pieces"], seen["answers"], before["answers"], strict=True
+        )
+    )
+
+
+def _notes(spec: ModelSpec) -> tuple[str, ...]:
+    found = []
+    given = quantized.scheme(spec) if quantized.is_quantized(spec) else None
+    if given is not None:
+        found.append(f"The weights came as {given}; without the unquantized ones there is no baseline and no loss.")
+    if spec.precision == "int4":
+        found.append("Embedding and head are 8 bit, all other matrices 4 bit.")
+        if spec.weights is None:
+            found.append(llama_weights.WERE_4_BIT)
+    document = quantized.document(spec) if quantized.is_quantized(spec) else None
+    if document and document["warning"]:
+        found.append(f"Warning: {document['warning']}.")
+    return tuple(found)
