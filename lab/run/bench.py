@@ -26,7 +26,7 @@ from lab.serve import weights
 from lab.serve.health import live_processes
 from lab.serve.metrics import pending, scrape
 from lab.serve.openai_server import OpenAIServer
-from lab.serve.triton import Server
+from lab.serve.triton import FORGOTTEN_S, Server
 from lab.spec import ModelSpec, Workload
 from lab.watch.host import model_processes, resident
 from lab.watch.sampler import Sampler
@@ -181,11 +181,14 @@ class Bench:
     def _settle(self, model: ModelSpec) -> None:
         """Wait until nothing of the block before is left in the server: requests that the client gave up on stay in
         Triton's queue, and the processes of what a reload replaced live on for seconds with all their memory."""
-        until = time.monotonic() + SETTLE_LIMIT_S
+        began = time.monotonic()
         while (left := self._left_behind(model)) and not self._stopped():
-            if time.monotonic() > until:
+            waited_s = time.monotonic() - began
+            if waited_s > SETTLE_LIMIT_S:
                 self.folder.event("problem", text=f"After {SETTLE_LIMIT_S:g} s there are still {left}.")
                 break
+            if waited_s > FORGOTTEN_S and isinstance(self.server, Server) and self.server.managed:
+                self.server.end_forgotten(model.name)
             time.sleep(TICK_S)
         if model.name in self._unasked:
             self._unasked.discard(model.name)

@@ -26,7 +26,7 @@ from tritonclient.utils import InferenceServerException
 
 from lab.errors import InputError, ModelError, ServerError
 from lab.home import home
-from lab.serve import health, installation, launch, ports, record, repository, weights
+from lab.serve import forgotten, health, installation, launch, ports, record, repository, weights
 from lab.serve.health import ModelState
 from lab.serve.process import Process, last_lines
 from lab.serve.record import ServerRecord
@@ -37,6 +37,9 @@ UNLOAD_LIMIT_S = 60.0
 BROKEN_LIMIT_S = 3.0
 CALL_LIMIT_S = 10.0
 """Limits, not expectations: a load takes 0.1 to 2 s, an unload 1.5 s, a question milliseconds."""
+
+FORGOTTEN_S = 5.0
+"""A process of a model that is replaced or unloaded ends a second later, or with the last answer."""
 
 POLL_S = 0.02
 
@@ -169,8 +172,9 @@ class Server:
     def unload(self, name: str) -> None:
         """Unloads and returns once the model's processes are gone and their memory with them, which Triton's own
         call does not wait for. Triton waits for the answers under way, and for every client whose gRPC stream is still
-        open after one; ModelError when that takes longer than a minute. Of a model with a dead process Triton keeps the
-        name in "unloading" for good once a request met it (2.51): what is left of its processes is ended instead."""
+        open after one; what does nothing for FORGOTTEN_S meanwhile is ended. ModelError when that takes longer than a
+        minute. Of a model with a dead process Triton keeps the name in "unloading" for good once a request met it
+        (2.51): there what is left of its processes is ended instead."""
         managed = self._controlled("unload")
         broken = health.BROKEN in (self.state(name).reason or "")
         self._ask(self.client.unload_model, name)
@@ -179,12 +183,24 @@ class Server:
             if broken and time.monotonic() - began > BROKEN_LIMIT_S:
                 launch.end_model(managed.prefix, name)
                 break
+            if time.monotonic() - began > FORGOTTEN_S and self.end_forgotten(name):
+                break
             if time.monotonic() - began > UNLOAD_LIMIT_S:
                 raise ModelError(
                     f"model {name} was not unloaded after {UNLOAD_LIMIT_S:g} s; clients may keep a stream of it open"
                 )
             time.sleep(POLL_S)
         self._remember(unloaded={name})
+
+    def end_forgotten(self, name: str) -> int:
+        """Ends the processes that Triton keeps of a model which it has replaced or unloaded, if it never will (see
+        lab/serve/forgotten.py); how many. To be asked once they have had FORGOTTEN_S to end by themselves."""
+        managed = self._controlled("end_forgotten")
+        try:
+            serving = sum(group["count"] for group in self.config(name).get("instance_group", []))
+        except ModelError:  # not loaded
+            serving = 0
+        return forgotten.end(managed.pid, name, serving)
 
     def state(self, name: str) -> ModelState:
         """ModelState(ready=False, reason="no such model …") for a name that the repository does not hold."""

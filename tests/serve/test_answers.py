@@ -127,3 +127,12 @@ def test_what_was_written_is_sent_before_the_end(serve):
     for sender in senders:
         assert sender.ended.is_set()
         assert len(sender.texts) == 60 or sender.errors == [("the request was cancelled", 3)]
+
+
+def test_what_chunks_repeat_is_made_once(serve, answers_module, monkeypatch):
+    made = []
+    monkeypatch.setattr(answers_module.pb_utils, "Tensor", lambda name, array: made.append(name) or (name, array))
+    sender = serve("abc", 20, Sender())
+    assert sender.ended.wait(20)
+    assert sender.counts == [1] * 20
+    assert (made.count("text_output"), made.count("num_output_tokens")) == (20, 1)

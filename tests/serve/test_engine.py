@@ -360,6 +360,13 @@ def test_more_than_the_cache_holds_is_refused_with_the_numbers(make: Callable[..
         make(max_tokens_in_cache=24).request("a", [1] * 20, {"max_tokens": 5})
 
 
+def test_the_cache_holds_what_its_slots_do(make: Callable[..., Engine]) -> None:
+    """One slot of 64 tokens for "one", whatever would be allowed to eight."""
+    engine = make(scheduler="one", max_batch_size=8, max_tokens_in_cache=500)
+    assert engine.counters.cache_tokens_total == engine.cache.slots * engine.cache.tokens == 64
+    assert make(scheduler="one", max_batch_size=8, max_tokens_in_cache=40).counters.cache_tokens_total == 40
+
+
 def test_an_id_in_use_is_refused(make: Callable[..., Engine]) -> None:
     engine = make()
     engine.add(engine.request("a", PROMPT, GREEDY))

@@ -25,6 +25,8 @@ PREFIX = struct.Struct(">BL")
 """Before each message of an answer: whether it is compressed, and its length."""
 FINAL = "triton_final_response"
 UINT32 = struct.Struct("<L")
+UNREAD = {"return_finish_reason"}
+"""Wishes that are left out: the final response says that an answer is whole, and each output of each response costs."""
 
 
 class _Answer:
@@ -48,7 +50,8 @@ class TritonStream:
         wants_final = service_pb2.ModelInferRequest()
         wants_final.parameters["triton_enable_empty_final_response"].bool_param = True
         more = bytes(wants_final.SerializeToString())  # behind a message, it is merged into it
-        return [self._method.call(infer_request(model, request) + more) for request in requests]
+        wanted = [{name: array for name, array in request.items() if name not in UNREAD} for request in requests]
+        return [self._method.call(infer_request(model, request) + more) for request in wanted]
 
     async def open(self) -> None:
         await self._channel.open()

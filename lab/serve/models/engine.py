@@ -39,9 +39,10 @@ Scheduler = Literal["one", "static", "continuous"]
 
 @dataclass(frozen=True)
 class Options:
-    """`max_tokens_in_cache` bounds the tokens that all running requests hold together; None: as many as fit the
-    slots, so that nothing is ever preempted. `max_request_tokens` (prompt and answer) is the length of a slot and at
-    most the model's context. A prompt is read `prefill_tokens` at a time, so that it holds up the others no longer."""
+    """`max_tokens_in_cache` bounds the tokens that all running requests hold together; None, or more than fit the
+    slots: as many as do, so that nothing is ever preempted. `max_request_tokens` (prompt and answer) is the length of
+    a slot and at most the model's context. A prompt is read `prefill_tokens` at a time, so that it holds up the others
+    no longer."""
 
     scheduler: Scheduler = "continuous"
     kv_cache: bool = True
@@ -72,7 +73,8 @@ class Engine:
         self.cache: Any = None  # the decoder's own kind
         self.counters = Counters()
         if options.kv_cache:
-            room = options.max_tokens_in_cache or self.slots * self.limit
+            slots_hold = self.slots * self.limit
+            room = min(options.max_tokens_in_cache or slots_hold, slots_hold)
             self.limit = min(self.limit, room)
             self.cache = self.decoder.cache(self.slots, self.limit)
             self.counters.cache_tokens_used, self.counters.cache_tokens_total = 0, room
