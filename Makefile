@@ -24,6 +24,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.ready: $(VENV)/bin/python requirements.txt
+	@echo "installing the requirements into $(VENV): some minutes, once"
 	$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r requirements.txt
 	@touch $@
 

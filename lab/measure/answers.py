@@ -28,7 +28,7 @@ def all_equal(answers: dict[str, Any]) -> str | None:
     if served:
         what += (
             f" in {answers['precision']}; in {served['precision']} {served['differing']} of {answers['requests']} go "
-            "another way somewhere, as rounding lets two words that are about as likely"
+            "another way somewhere, where rounding decides between two words that are about as likely"
         )
     return f"Answers equal on all {len(levels)} levels ({what})."
 

@@ -356,6 +356,7 @@ def test_a_stopped_run_says_that_it_is_partial(full_home: Path) -> None:
     app = open_page("batching", run=STOPPED)
     assert app.warning[0].value == ("Stopped by hand after 7 of 20 blocks; the one that had begun is not compared.")
     assert "Only 3 of 15 cells are measured" in words(app)
+    assert any(m.value.startswith("#### At 2") for m in app.markdown)  # not the "Not decided" of the badge above it
     assert "is not drawn" in words(app) or "ends at" in words(app)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.measure.words import format_rate, format_ratio, format_seconds
+from lab.measure.words import format_rate, format_ratio, format_seconds, format_setting_s
 from lab.show import theme
 from lab.show.charts.figure import (
     Chart,
@@ -90,7 +90,7 @@ def throughput_latency(grid: Grid, levels: tuple[str, str], slo_s: float | None)
         annotations=end_labels(ends, y_range, log=True, height=plot_height),
     )
     if slo_s is not None:
-        shape, label = level_line(slo_s * 1e3, f"objective {format_seconds(slo_s)}", log=True)
+        shape, label = level_line(slo_s * 1e3, f"objective {format_setting_s(slo_s)}", log=True)
         layout["shapes"] = [shape]
         layout["annotations"].append(label)
     return Chart(title, {"data": traces, "layout": layout}, "; ".join(takeaways) + ".", table, tuple(notes))

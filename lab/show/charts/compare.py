@@ -12,7 +12,15 @@ from typing import Any
 
 from lab.measure.compare import Effect
 from lab.measure.versus import floor_fraction
-from lab.measure.words import format_bytes, format_fraction, format_rate, format_ratio, format_seconds, metric_label
+from lab.measure.words import (
+    format_bytes,
+    format_fraction,
+    format_rate,
+    format_ratio,
+    format_seconds,
+    format_setting_s,
+    metric_label,
+)
 from lab.show import theme
 from lab.show.charts.figure import (
     Chart,
@@ -92,7 +100,7 @@ def curves(loads: Mapping[str, Sequence[Load]], quantity: str, slo_s: float | No
         annotations=end_labels(ends, y_range, log=True, height=height - margin["t"] - margin["b"]),
     )
     if slo_s is not None:
-        shape, label_ = level_line(slo_s * 1e3, f"objective {format_seconds(slo_s)}", log=True)
+        shape, label_ = level_line(slo_s * 1e3, f"objective {format_setting_s(slo_s)}", log=True)
         layout["shapes"] = [shape]
         layout["annotations"].append(label_)
     return Chart(title, {"data": traces, "layout": layout}, "; ".join(takeaways) + ".", table, tuple(notes))

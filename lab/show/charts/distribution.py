@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lab.measure.percentile import percentile_of_sorted
-from lab.measure.words import format_count, format_seconds
+from lab.measure.words import format_count, format_seconds, format_setting_s
 from lab.show import theme
 from lab.show.charts.figure import (
     Chart,
@@ -118,7 +118,7 @@ def heat_map(label: str, due_s: Floats, latency_s: Floats, slo_s: float | None) 
         yaxis=log_axis("latency from the scheduled arrival, ms", (low, high)),
     )
     if slo_s is not None:
-        shape, text = level_line(slo_s * 1e3, f"objective {format_seconds(slo_s)}", log=True)
+        shape, text = level_line(slo_s * 1e3, f"objective {format_setting_s(slo_s)}", log=True)
         layout["shapes"], layout["annotations"] = [{**shape, "layer": "above"}], [text]
     thirds = np.array_split(np.argsort(due_s, kind="stable"), 3)
     middles = [float(np.median(latency_ms[part])) for part in thirds if len(part)]
@@ -151,7 +151,7 @@ def _upright(slo_s: float) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         "yref": "paper",
         "x": float(np.log10(slo_s * 1e3)),
         "y": 0.04,
-        "text": f"objective {format_seconds(slo_s)}",
+        "text": f"objective {format_setting_s(slo_s)}",
         "showarrow": False,
         "xanchor": "left",
         "xshift": 4,

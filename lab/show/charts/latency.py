@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lab.measure.percentile import needed, percentile_of_sorted
-from lab.measure.words import format_seconds
+from lab.measure.words import format_seconds, format_setting_s
 from lab.show import theme
 from lab.show.charts.figure import Chart, End, end_labels, level_line, line, log_axis, log_range, nothing_to_draw, room
 
@@ -86,7 +86,7 @@ def percentiles(
         annotations=end_labels(ends, y_range, log=True, height=height - margin["t"] - margin["b"]),
     )
     if slo_s is not None:
-        shape, label = level_line(slo_s * 1e3, f"objective {format_seconds(slo_s)}", log=True)
+        shape, label = level_line(slo_s * 1e3, f"objective {format_setting_s(slo_s)}", log=True)
         layout["shapes"] = [shape]
         layout["annotations"].append(label)
     return Chart(

@@ -5,6 +5,7 @@ Every page is the same but for what its Topic says and draws (lab/show/ui/topic.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -151,7 +152,7 @@ def _cost(seen: Seen) -> None:
 def _headline(document: dict[str, Any]) -> None:
     verdict = document["verdict"]
     st.markdown(HOLDS[verdict["holds"]])
-    headline, _, more = verdict["text"].partition(". ")
+    headline, _, more = _without_badge(verdict["text"]).partition(". ")
     st.markdown(f"#### {headline.rstrip('.')}.")
     if more:
         st.markdown(more)
@@ -160,6 +161,12 @@ def _headline(document: dict[str, Any]) -> None:
         st.caption(same)
     elif answers:
         st.error("The answers differ, and a faster wrong answer is no gain.", icon=":material/error:")
+
+
+def _without_badge(text: str) -> str:
+    """The verdict's text less the words that stand on the badge above it: the headline is what comes after them."""
+    said = re.sub(r"^Not decided( yet)?[.:] ", "", text)
+    return f"{said[0].upper()}{said[1:]}" if said else ""
 
 
 def _choose(topic: Topic, grid: Grid, decides: str, fit: tuple[str, ...] | None) -> tuple[str, str]:
