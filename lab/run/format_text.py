@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lab.measure.formats import figure, is_baseline
+from lab.measure.formats import is_baseline
 from lab.measure.quality import Quality
 from lab.measure.words import NOT_MEASURED, format_bytes, format_fraction, format_seconds
+from lab.run import quality_text
+from lab.run.columns import aligned
 from lab.spec import ModelSpec, parse
 
 PARTS = {
@@ -30,12 +32,6 @@ def lines(document: Mapping[str, Any]) -> list[str]:
     if len(formats) > 1:
         parts += [_steps(cells), _beside(cells)]
     return [line for part in parts if part for line in ("", *part)]
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as what stands in them."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _memory(cells: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -61,7 +57,7 @@ def _memory(cells: Sequence[Mapping[str, Any]]) -> list[str]:
                 NOT_MEASURED if whole["error_fraction"] is None else format_fraction(whole["error_fraction"]),
             ]
         )
-    return table(found)
+    return aligned(found)
 
 
 def _whole(rows: Mapping[str, Any]) -> float:
@@ -69,17 +65,9 @@ def _whole(rows: Mapping[str, Any]) -> float:
 
 
 def _quality(formats: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Each measure of each format, and what was lost; notes once."""
-    known = {label: Quality.from_dict(f["quality"]) for label, f in formats.items() if f["quality"]}
-    names = list(dict.fromkeys((m.name, m.label) for quality in known.values() for m in quality.measures))
-    rows = [["quality", *(label for _, label in names)]]
-    for label, quality in known.items():
-        found = {m.name: figure(m.name, m.value) for m in quality.measures}
-        rows.append([label, *(found.get(name, "-") for name, _ in names)])
-    out = table(rows) if known else []
-    out += [f"{label}: {quality.verdict}" for label, quality in known.items() if not quality.is_baseline]
-    out += [f"{label}: quality {f['reason']}" for label, f in formats.items() if not f["quality"]]
-    return out + list(dict.fromkeys(note for quality in known.values() for note in quality.notes))
+    known = [Quality.from_dict(told["quality"]) for told in formats.values() if told["quality"]]
+    unknown = [f"{label}: quality {told['reason']}" for label, told in formats.items() if not told["quality"]]
+    return (quality_text.table(known) if known else []) + unknown
 
 
 def _steps(cells: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -100,7 +88,7 @@ def _steps(cells: Sequence[Mapping[str, Any]]) -> list[str]:
                     "reading" if step["limiting"] == "memory" else "arithmetic",
                 ]
             )
-    return table(rows) if len(rows) > 1 else []
+    return aligned(rows) if len(rows) > 1 else []
 
 
 def _beside(cells: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -20,15 +20,13 @@ from lab.measure.ledger import Measured
 from lab.measure.quality import Quality
 from lab.measure.summary import Summary
 from lab.measure.words import level_label
+from lab.run import quality
 from lab.run.folder import RunFolder
 from lab.serve import weights
 from lab.spec import Cell, Experiment, Workload, parse, plain
 from lab.watch.probe import Probe, probe
 
 Report = Callable[[str], None]
-
-FAMILIES = ("digits", "embedder", "llm")
-"""Models whose answers can be better or worse."""
 
 
 def prepare(folder: RunFolder, experiment: Experiment, report: Report) -> None:
@@ -43,11 +41,9 @@ def prepare(folder: RunFolder, experiment: Experiment, report: Report) -> None:
 def evaluate(folder: RunFolder, experiment: Experiment, report: Report) -> None:
     """The quality of every format as an event. An experiment that compares evaluates what is not known yet; a single
     load only tells what is."""
-    models = distinct(cell.model for cell in experiment.cells() if cell.model.family in FAMILIES)
+    models = distinct(cell.model for cell in experiment.cells() if cell.model.family in quality.FAMILIES)
     if all(is_baseline(model) for model in models):
         return
-    from lab.run import quality
-
     for model in models:
         label = format_label(model)
         try:
@@ -109,7 +105,7 @@ def of_run(experiment: Experiment, told: Told) -> dict[str, dict[str, Any]]:
             "reason": None if label in told.qualities else told.reasons.get(label, "not evaluated"),
         }
         for model in distinct(cell.model for cell in experiment.cells())
-        if model.family in FAMILIES
+        if model.family in quality.FAMILIES
     }
 
 

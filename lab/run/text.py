@@ -8,6 +8,7 @@ from lab.measure import fleet_words
 from lab.measure.answers import all_equal
 from lab.measure.words import format_metric, level_label
 from lab.run import format_text
+from lab.run.columns import aligned
 
 COLUMNS = {
     "offered": "offered_rps",
@@ -52,7 +53,7 @@ def lines(document: dict[str, Any]) -> list[str]:
         columns = TOKEN_COLUMNS if generated else COLUMNS
         rows = [["cell", "repeat", *columns]]
         rows += [_row(cell, columns) for cell in document["cells"]]
-        out += ["", *_aligned(rows)]
+        out += ["", *aligned(rows)]
     several = len(document.get("formats", {})) > 1  # then a table has them
     floors = [] if several else [(_label(cell), cell.get("floor")) for cell in document["cells"]]
     out += format_text.lines(document)
@@ -60,7 +61,7 @@ def lines(document: dict[str, Any]) -> list[str]:
     if fleet := document.get("fleet"):
         told = [said for said in fleet_words.sentences(fleet) if said != document["verdict"]["text"]]
         out += [line for said in told for line in ("", said)]
-        out += ["", *_aligned(fleet_words.table(fleet))]
+        out += ["", *aligned(fleet_words.table(fleet))]
     if document["problems"]:
         out += ["", "What makes it doubtful:"]
         out += [f"- {doubt(problem)} {problem['remedy']}".rstrip() for problem in document["problems"]]
@@ -70,12 +71,6 @@ def lines(document: dict[str, Any]) -> list[str]:
 def doubt(problem: dict[str, Any]) -> str:
     """A problem of the document in words, here and on pages: how many blocks have it, and whose figures it names."""
     return f"{problem['blocks']} blocks, the first: {problem['text']}" if problem["blocks"] else str(problem["text"])
-
-
-def _aligned(rows: list[list[str]]) -> list[str]:
-    """Columns of one width each."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows]
 
 
 def _row(cell: dict[str, Any], columns: dict[str, str]) -> list[str]:

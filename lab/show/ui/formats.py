@@ -12,7 +12,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from lab.measure.formats import format_label, is_baseline, quality_phrase
-from lab.measure.ledger import Row
+from lab.measure.ledger import INTEGER, Row
 from lab.measure.quality import Answer
 from lab.measure.words import level_label, plural
 from lab.show.charts import formats as charts
@@ -135,8 +135,13 @@ def _shown(seen: Seen) -> list[Shown]:
 
 
 def _sensitivity(seen: Seen) -> list[Chart]:
-    """Of the chosen level, where its blocks were evaluated one by one."""
-    return []
+    """Of the chosen format, if it was quantized; where its blocks were not evaluated one by one, how to do that."""
+    spec = seen.spec
+    if spec.family != "llm" or spec.precision not in INTEGER:
+        return []
+    found = reads.known_blocks(spec)
+    command = f"python -m lab quality --set model.precision={spec.precision} --blocks"
+    return [charts.sensitivity(found or (), seen.level, f"not evaluated yet: {command}")]
 
 
 OFFERED: dict[str, dict[str, str]] = {

@@ -11,9 +11,9 @@ from typing import Any
 import streamlit as st
 
 from lab.errors import InputError
-from lab.measure.quality import Quality
+from lab.measure.quality import Quality, Sensitivity
 from lab.measure.words import plural
-from lab.run import catalogue, results
+from lab.run import catalogue, quality, results
 from lab.run.folder import RunFolder, RunInfo, runs
 from lab.run.live import Live, LiveView
 from lab.run.status import ACTIVE
@@ -122,11 +122,13 @@ def is_here(spec: ModelSpec) -> bool:
 @st.cache_data(ttl=15.0, show_spinner=False)
 def known_quality(spec: ModelSpec) -> Quality | None:
     """What was evaluated of this format; None where nothing was."""
-    try:
-        from lab.run import quality
-    except ImportError:
-        return None
     return quality.known(spec)
+
+
+@st.cache_data(ttl=15.0, show_spinner=False)
+def known_blocks(spec: ModelSpec) -> tuple[Sensitivity, ...] | None:
+    """What each block alone costs in this format; None where that was not evaluated."""
+    return quality.known_blocks(spec)
 
 
 def look(folder: RunFolder) -> LiveView:

@@ -1,0 +1,150 @@
+"""Formats of a run: which quality is evaluated and which is only told, and which load a process's memory belongs to."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.errors import RunError
+from lab.measure.formats import format_label
+from lab.measure.quality import Quality
+from lab.run import catalogue, formats, quality, results, runner
+from lab.run.folder import RunFolder
+from lab.run.plan import settle
+from lab.spec import Experiment, ModelSpec
+from lab.watch.probe import Probe
+
+
+def folder_of(experiment: Experiment, home: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    monkeypatch.setenv("LAB_HOME", str(home))
+    return RunFolder.create("20261130-020202-formats", {"experiment": experiment.model_dump(mode="json")})
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Labels that were evaluated; int8 is known before, int4 cannot be evaluated."""
+    evaluated: list[str] = []
+
+    def found(model: ModelSpec) -> Quality:
+        return Quality(format_label(model), "bf16", False, (), (), (), 1.0)
+
+    def evaluate(model: ModelSpec) -> Quality:
+        evaluated.append(format_label(model))
+        if model.precision == "int4":
+            raise RunError("the quality of int4 RTN could not be evaluated: no room")
+        return found(model)
+
+    monkeypatch.setattr(quality, "known", lambda model: found(model) if model.precision == "int8" else None)
+    monkeypatch.setattr(quality, "evaluate", evaluate)
+    return evaluated
+
+
+def told(folder: RunFolder) -> dict[str, Any]:
+    return {e["format"]: e for e in folder.events() if e["kind"] == "quality"}
+
+
+def test_what_is_not_known_is_evaluated_and_a_failure_is_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+) -> None:
+    levels = [{"precision": "bf16"}, {"precision": "int8"}, {"precision": "int4", "quantizer": "rtn"}]
+    experiment = settle(catalogue.experiment("quantization"), [("model", levels)], quick=True)
+    folder = folder_of(experiment, tmp_path, monkeypatch)
+    formats.evaluate(folder, experiment, lambda line: None)
+    assert asked == ["bf16", "int4 RTN"]
+    found = told(folder)
+    assert found["int8"]["quality"]["verdict"] and found["int8"]["reason"] is None
+    assert found["int4 RTN"]["quality"] is None and "no room" in found["int4 RTN"]["reason"]
+
+
+def test_a_single_load_tells_what_is_known_and_evaluates_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+) -> None:
+    workload = {"arrival": {"kind": "closed", "concurrency": 1}, "duration_s": 1}
+    load = catalogue.single({"name": "llm", "precision": "fp32"}, workload)
+    folder = folder_of(load, tmp_path, monkeypatch)
+    formats.evaluate(folder, load, lambda line: None)
+    assert asked == []
+    assert "not evaluated yet; `python -m lab run quantization` does" in told(folder)["fp32"]["reason"]
+
+
+def test_a_run_of_the_baseline_alone_has_nothing_to_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+) -> None:
+    experiment = catalogue.experiment("kv_cache")
+    folder = folder_of(experiment, tmp_path, monkeypatch)
+    formats.evaluate(folder, experiment, lambda line: None)
+    assert (asked, told(folder)) == ([], {})
+
+
+def test_a_machine_by_what_it_multiplies() -> None:
+    machine = formats.machine_of(Probe("cpu", 2, 20e9, 170e9, 60e9, 400e9))
+    assert machine.read_bandwidth_bytes_s == 20e9
+    assert [machine.arithmetic(p) for p in ("bf16", "fp32", "int8", "int4")] == [170e9, 60e9, 400e9, 170e9]
+
+
+def test_a_block_has_the_memory_of_its_own_load_and_the_loads_before_it() -> None:
+    """Loaded, asked, block 0, block 1; then loaded anew for block 2."""
+    model = ModelSpec(name="llm").model_dump(mode="json")
+    workload = {"arrival": {"kind": "closed", "concurrency": 1}, "duration_s": 1.0}
+
+    def event(kind: str, **more: Any) -> dict[str, Any]:
+        return {"kind": kind, "model": "llm", **more}
+
+    def block(number: int, users: int) -> dict[str, Any]:
+        arrival = {"kind": "closed", "concurrency": users}
+        return event("block_start", block=number, workload={**workload, "arrival": arrival}) | {"model": model}
+
+    events = [
+        event("loaded") | {"model": model},
+        event("idle", own_bytes=100),
+        event("asked", workload=workload),
+        block(0, 8),
+        event("held", own_bytes=150),
+        block(1, 2),
+        event("held", own_bytes=151),
+        event("loaded") | {"model": model},
+        event("idle", own_bytes=90),
+        block(2, 4),
+        event("held", own_bytes=120),
+    ]
+    seen = [formats._since_load(events, "llm", number) for number in (0, 1, 2, 3)]
+    idle = [found[0] and found[0]["own_bytes"] for found in seen]
+    held = [found[1] and found[1]["own_bytes"] for found in seen]
+    users = [[load.arrival.concurrency for load in loads] for _, _, loads in seen]  # type: ignore[union-attr]
+    assert idle[:3] == [100, 100, 90]
+    assert held == [150, 151, 120, None]
+    assert users[:3] == [[1, 8], [1, 8, 2], [4]]
+
+
+@pytest.mark.triton
+def test_a_run_of_formats_tells_speed_memory_and_quality_of_each(
+    triton_server: Any, tiny_folder: Path, asked: list[str]
+) -> None:
+    settings = {
+        "model.name": "tiny",
+        "model.family": "llm",
+        "model.weights": str(tiny_folder),
+        "model": [{"precision": "bf16"}, {"precision": "int8"}],
+        "workload.arrival.concurrency": [2],
+        "workload.prompt_tokens": 8,
+        "workload.output_tokens": 16,
+        "workload.duration_s": 1.5,
+        "workload.warmup_s": 0.2,
+        "reference.duration_s": 1.0,
+        "reference.warmup_s": 0.2,
+    }
+    experiment = settle(catalogue.experiment("quantization"), list(settings.items()), quick=True)
+    folder = runner.create(experiment, "20261130-020203-formats", quick=True, settings=[], url=None)
+    runner.run(experiment, folder, stop=runner.Stop(), report=lambda line: None)
+    document = results.document(folder)
+    assert document["state"] == "done" and document["answers"] is None
+    assert list(document["formats"]) == ["bf16", "int8"] and all(f["quality"] for f in document["formats"].values())
+    for cell in document["cells"]:
+        rows = {row["name"]: row for row in cell["ledger"]}
+        assert cell["summary"]["output_tokens_per_s"] > 0
+        assert rows["runtime"]["measured_bytes"] > 50 * 2**20
+        assert rows["whole process"]["measured_bytes"] > rows["runtime"]["measured_bytes"]
+        assert cell["floor"].startswith("A step reads ")
+    scales = {cell["format"]: cell["summary"]["engine_scale_bytes"] for cell in document["cells"]}
+    assert scales["bf16"] == 0 < scales["int8"]
+    assert "int8" in document["verdict"]["text"] and "the memory (" in document["verdict"]["text"]
