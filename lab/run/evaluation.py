@@ -1,6 +1,7 @@
 """The process that evaluates a model's quality with the very code that serves it; see lab/run/quality.py for its owner.
 
-    {"spec": {…}, "baseline": {…} | null}  →  what was seen, as lab.measure.quality.judge reads it; see lab/serve/job.py
+    {"spec": {…}, "baseline": {…} | null, "blocks": false} → what was seen, as lab.measure.quality.judge reads it
+    {"spec": {…}, "baseline": {…}, "blocks": true}         → what each block costs alone, see sensitivity.py
 
 A language model is read by the decoder that Triton would load, with its cache: every passage of held-out prose token
 by token (teacher-forced), questions by the likelihood of each way to go on, and greedy answers written in batches of
@@ -19,6 +20,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from lab.run import exam
+from lab.run.sensitivity import of_blocks
 from lab.run.served import Served
 from lab.serve import job, weights
 from lab.serve.models.decoder import Span, decoder_of
@@ -98,12 +100,10 @@ def language_model(spec: ModelSpec, baseline: ModelSpec | None, progress: Progre
     return seen
 
 
-def judged_passages(tokenizer: Tokenizer) -> list[prose.Passage]:
-    return prose.passages(prose.judged_texts(), tokenizer, PASSAGES, prose.PASSAGE_TOKENS, seed=0)
-
-
 def _prose(reader: Reader, other: Reader | None, progress: Progress) -> Seen:
-    rows = [passage.tokens for passage in judged_passages(reader.tokenizer)]
+    length = min(prose.PASSAGE_TOKENS, reader.decoder.config.context_tokens)
+    chosen = prose.passages(prose.judged_texts(), reader.tokenizer, PASSAGES, length, seed=0)
+    rows = [passage.tokens for passage in chosen]
     seen: Seen = {"nats": [], "tokens": []} | ({} if other is None else {"agreed": [], "kl_nats": []})
     theirs = other.log_probabilities(rows) if other else iter([None] * len(rows))
     for done, (row, ours, base) in enumerate(zip(rows, reader.log_probabilities(rows), theirs, strict=True), start=1):
@@ -206,9 +206,14 @@ EVALUATE: dict[str, Callable[[ModelSpec, ModelSpec | None, Progress], Seen]] = {
 }
 
 
-def work(wanted: dict[str, Any], progress: Progress) -> Seen:
+def work(wanted: dict[str, Any], progress: Progress) -> Any:
     spec = parse(ModelSpec, wanted["spec"])
     baseline = None if wanted["baseline"] is None else parse(ModelSpec, wanted["baseline"])
+    if wanted["blocks"]:
+        source, place = weights.folder(baseline) if baseline else None, weights.folder(spec)
+        assert source is not None and place is not None  # noqa: S101  prepared by the owner
+        torch.set_num_threads(os.cpu_count() or 1)
+        return of_blocks(source, place, progress)
     return EVALUATE[spec.family](spec, baseline, progress)
 
 

@@ -19,11 +19,11 @@ from typing import Any
 from lab import home
 from lab.errors import InputError, RunError
 from lab.measure.formats import BASELINES, format_label, is_baseline
-from lab.measure.quality import Answer, Quality, first_difference, judge
+from lab.measure.quality import Answer, Quality, Sensitivity, first_difference, judge
 from lab.run import exam
 from lab.serve import job, llama_weights, quantized, repository, weights
 from lab.serve.quantize import prose
-from lab.spec import ModelSpec, set_path
+from lab.spec import PRECISIONS, QUANTIZERS, ModelSpec, parse, plain, set_path
 
 FAMILIES = ("llm", "embedder", "digits")
 EVALUATION_VERSION = 1
@@ -61,6 +61,48 @@ def evaluate(spec: ModelSpec, progress: home.Progress | None = None) -> Quality:
     return _quality(spec, mine, theirs)
 
 
+def known_blocks(spec: ModelSpec) -> tuple[Sensitivity, ...] | None:
+    """What each block costs alone, where that was evaluated before."""
+    place = _blocks_place(spec) if quantized.is_quantized(spec) else None
+    found = None if place is None else _read_file(place)
+    return None if found is None else tuple(Sensitivity(**block) for block in found["blocks"])
+
+
+def evaluate_blocks(spec: ModelSpec, progress: home.Progress | None = None) -> tuple[Sensitivity, ...]:
+    """What `known_blocks` gives, evaluated now where it is missing: a minute of all processors. InputError for a format
+    that is not quantized, or came so."""
+    baseline, report = baseline_of(spec), progress or home.bar
+    if baseline is None or not quantized.is_quantized(spec):
+        raise InputError(
+            f"blocks of {format_label(spec)}: nothing was quantized here; allowed: int8, int8_weight, int4"
+        )
+    weights.prepare(spec, report)
+    place = _blocks_place(spec)
+    assert place is not None  # noqa: S101  the weights are there
+    with home.locked(place.with_suffix(".lock")):
+        if _read_file(place) is None:
+            _write_file(place, {"blocks": _run(spec, baseline, report, blocks=True)})
+    return known_blocks(spec) or ()
+
+
+def formats(spec: ModelSpec) -> list[ModelSpec]:
+    """Every format of the spec's family on its device, the baseline first; a checkpoint has its own only."""
+    baseline = baseline_of(spec)
+    if baseline is None:
+        return [spec]
+    levels = [
+        {"precision": precision, "quantizer": quantizer}
+        for precision in PRECISIONS[spec.family]
+        for quantizer in QUANTIZERS.get(precision, ("rtn",))
+        if not (precision == "fp16" and spec.device == "cpu")
+    ]
+    sizes = {"group_size": spec.group_size} if spec.family == "llm" else {}
+    found = [parse(ModelSpec, {**plain(baseline), **sizes, **level}) for level in levels]
+    if spec.family == "llm":
+        found.append(set_path(baseline, "kv_cache_precision", "int8"))
+    return [baseline, *(other for other in found if not is_baseline(other))]
+
+
 # --- what was seen -----------------------------------------------------------------------------------------------
 
 
@@ -73,18 +115,36 @@ def _seen(spec: ModelSpec, baseline: ModelSpec | None, report: home.Progress) ->
         if found is None:
             began = time.perf_counter()
             found = {"seen": _run(spec, baseline, report), "evaluated_s": round(time.perf_counter() - began, 1)}
-            partial = place.with_suffix(f".partial-{os.getpid()}")
-            partial.write_text(json.dumps(found) + "\n")
-            partial.replace(place)
+            _write_file(place, found)
     return found
 
 
 def _read(spec: ModelSpec) -> dict[str, Any] | None:
     place = _place(spec)
+    return None if place is None else _read_file(place)
+
+
+def _read_file(place: Path) -> dict[str, Any] | None:
     try:
-        return None if place is None else json.loads(place.read_text())
+        found: dict[str, Any] = json.loads(place.read_text())
     except (OSError, ValueError):  # a damaged one is evaluated anew
         return None
+    return found
+
+
+def _write_file(place: Path, document: dict[str, Any]) -> None:
+    partial = place.with_suffix(f".partial-{os.getpid()}")
+    partial.write_text(json.dumps(document) + "\n")
+    partial.replace(place)
+
+
+def _blocks_place(spec: ModelSpec) -> Path | None:
+    """Weights alone decide it, and the texts."""
+    place = weights.folder(spec) if weights.is_ready(spec) else None
+    if place is None:
+        return None
+    name = f"blocks-{place.name}-{prose.judged_digest()[:8]}-{EVALUATION_VERSION}.json"
+    return home.home() / "quality" / name
 
 
 def _place(spec: ModelSpec) -> Path | None:
@@ -116,10 +176,14 @@ def _code(family: str) -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
-def _run(spec: ModelSpec, baseline: ModelSpec | None, report: home.Progress) -> dict[str, Any]:
-    wanted = {"spec": spec.model_dump(mode="json"), "baseline": baseline and baseline.model_dump(mode="json")}
+def _run(spec: ModelSpec, baseline: ModelSpec | None, report: home.Progress, *, blocks: bool = False) -> Any:
+    wanted = {
+        "spec": spec.model_dump(mode="json"),
+        "baseline": baseline and baseline.model_dump(mode="json"),
+        "blocks": blocks,
+    }
     try:
-        return dict(job.do("lab.run.evaluation", wanted, report))
+        return job.do("lab.run.evaluation", wanted, report)
     except job.Failed as error:
         raise RunError(f"the quality of {format_label(spec)} could not be evaluated: {error}") from None
 

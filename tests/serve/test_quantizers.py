@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lab.serve.models.decoder import Decoder, Span
+from lab.serve.models.decoder import Decoder, Span, reader
 from lab.serve.models.llama_config import LlamaConfig
 from lab.serve.quantize import prose
 from lab.serve.quantize.block import ANSWER, MATRICES, NORMS, STAGES, Block, Stage, norm, rotations
@@ -159,18 +159,18 @@ def test_smoothquant_by_hand() -> None:
 
 
 def tiny_block(tiny: Decoder, tiny_folder: Path, layer: int) -> Block:
-    from lab.serve.models.decoder import reader
-
     read, prefix = reader(tiny_folder), f"model.layers.{layer}"
     return Block(tiny.config, {name: read(f"{prefix}.{name}.weight").float() for name in (*MATRICES, *NORMS)})
 
 
 def test_blocks_compute_what_the_decoder_does(tiny: Any, tiny_folder: Path) -> None:
     tokens = list(b"def f(x): return x + 1")
-    x = tiny.embedding[torch.tensor([tokens, tokens[::-1]])]
+    read = reader(tiny_folder)
+    words = read("model.embed_tokens.weight")
+    x = words[torch.tensor([tokens, tokens[::-1]])]
     for layer in range(tiny.config.layers):
         x = tiny_block(tiny, tiny_folder, layer)(x, rotations(tiny.config, len(tokens)))
-    last = norm(x[:, -1], tiny.norm._weight[: tiny.config.hidden], tiny.config.norm_eps) @ tiny.embedding.T
+    last = norm(x[:, -1], read("model.norm.weight"), tiny.config.norm_eps) @ words.T
     expected = tiny.prefill([Span(tokens), Span(tokens[::-1])], None)
     assert last.allclose(expected, atol=1e-4)
 
