@@ -110,6 +110,11 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("runs", nargs="+", metavar="RUN[.CELL]")
     sub.add_argument("--json", action="store_true")
     sub = command("report", report, "one file for a review: HTML, or Markdown by its name")
+    sub = command("export", export, "write ended runs into MLflow")
+    sub.add_argument("runs", nargs="+", metavar="RUN")
+    sub = command("mlflow", mlflow, "MLflow's own page on what was exported, until Ctrl-C")
+    sub.add_argument("--port", type=int, default=5000)
+    sub.add_argument("--install", action="store_true", help="only make the environment that MLflow lives in")
     sub.add_argument("runs", nargs="+", metavar="RUN[.CELL]")
     sub.add_argument("-o", "--out", required=True, metavar="FILE.html")
     sub.add_argument("--claim", metavar="TEXT", help="what it is to show; default: the experiment's hypothesis")
@@ -138,6 +143,7 @@ def _lengths(text: str) -> Any:
         least, dash, most = text.partition("-")
         return [int(least), int(most)] if dash else int(text)
     except ValueError:
+    sub.add_argument("--mlflow", action="store_true", help="write it into MLflow once it is over, on the side")
         raise argparse.ArgumentTypeError(f"{text!r}: allowed is a number of tokens, or two such as 8-128") from None
 
 
@@ -306,6 +312,10 @@ def leak(options: argparse.Namespace) -> int:
     model = hunt.subject(options.model, [parse_setting(s) for s in options.settings])
     found = hunt.leak(model, options.cycles, report=say)
     if options.json:
+    if options.mlflow:
+        from lab.track import mlflow_export
+
+        mlflow_export.start(folder.run_id)
         _print_json({"model": model.name, **found.to_dict()})
     else:
         print(found.text)
@@ -397,3 +407,19 @@ def selftest(options: argparse.Namespace) -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
+def export(options: argparse.Namespace) -> int:
+    from lab import deciding
+
+    return deciding.export(options.runs, say)
+
+
+def mlflow(options: argparse.Namespace) -> int:
+    from lab.track import mlflow_export
+
+    if not options.install:
+        mlflow_export.serve_ui(options.port, say)
+    mlflow_export.install(say)
+    say("MLflow is here")
+    return 0
+
+

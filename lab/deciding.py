@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +135,26 @@ def compare(names: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
         ],
     }
     return lines, document
+
+
+def export(run_ids: Sequence[str], say: Callable[[str], None]) -> int:
+    """Ended runs into MLflow, one after the other, each with its report; the exit status: 1 when one was not."""
+    from lab.errors import LabError
+    from lab.run.sides import Name
+    from lab.show.report import report
+    from lab.show.report_html import to_html
+    from lab.track import mlflow_export
+
+    status = 0
+    for run_id in run_ids:
+        try:
+            found = mlflow_export.export(run_id, to_html(report([Name(run_id)])))
+        except LabError as error:
+            mlflow_export.note_failure(run_id, str(error))
+            raise
+        say(f"{run_id}: {found.text}{f' ({found.seconds:g} s)' if found.seconds is not None else ''}")
+        status = max(status, int(found.state != "done"))
+    return status
 
 
 def write_report(options: argparse.Namespace) -> str:

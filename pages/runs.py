@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from lab.show.ui import frame, listing, reads
+from lab.show.ui import frame, listing, reads, tracking
 from lab.show.ui.words import state_word
 
 frame.with_app()
@@ -28,3 +28,4 @@ if not found:
     st.info("No run matches. Clear the search to see all of them.", icon=":material/info:")
 else:
     listing.table(shown)
+tracking.to_mlflow(found)
