@@ -17,7 +17,7 @@ from lab.measure.judgement import TRIVIAL_FRACTION, CellResult, Comparison, Satu
 from lab.measure.phrases import a_delay, delay_us, latency_phrase
 from lab.measure.reasons import why
 from lab.measure.samples import is_time
-from lab.measure.telling import BATCHING, Telling
+from lab.measure.telling import BATCHING, NAMED_BY_THEMSELVES, Telling
 from lab.measure.words import format_fraction, format_seconds
 from lab.spec import Experiment, Judge
 
@@ -88,7 +88,8 @@ class _Story:
             name = "Batching does not pay here"
         elif len(unique(c.level for c in self.found)) == 1:
             subject = self.say.subject(best.level)
-            name = f"{subject[0].upper()}{subject[1:]} gains nothing here"
+            named = self.judge.factor in NAMED_BY_THEMSELVES  # a format is written as it is
+            name = f"{subject if named else subject[0].upper() + subject[1:]} gains nothing here"
         else:
             name = f"No level of {self.judge.factor} pays"
         return f"{name}: {self._little_to_tell(best) or self._best_of(top, best)}{self.say.price(best)}{saturates}."
