@@ -16,21 +16,22 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
-import tritonclient.http as http
 
 from benchmarks.load import own_home
 from benchmarks.table import Row, main, say
 from lab.load.generator import Generator, Job
+from lab.load.targets.triton_http import infer_request
 from lab.measure.footprint import copies, together
 from lab.measure.records import REQUESTS, Requests
 from lab.measure.summary import summarize
 from lab.run import leak
 from lab.run.equality import ask
-from lab.run.gate import Gate
+from lab.run.gate import Gate, Limits
 from lab.run.plan import Block
 from lab.serve import installation, leftovers, weights
 from lab.serve.eviction import MIB, Refused
@@ -142,7 +143,7 @@ def operations(server: Server) -> list[Row]:
     models = [ModelSpec(name=f"null_{n}", family="null") for n in range(6)]
     lock, endings, wrong = threading.Lock(), [], []
     began = time.monotonic()
-    with Gate(server, models, ROOM, wait_s=60) as gate:
+    with Gate(server, models, ROOM, limits=Limits(wait_s=60)) as gate:
         for spec in models[:4]:
             gate.acquire(spec.name)
             gate.release(spec.name)
@@ -151,7 +152,7 @@ def operations(server: Server) -> list[Row]:
 
         def client(number: int) -> None:
             pick = random.Random(number)  # noqa: S311
-            own = http.InferenceServerClient(gate.url.removeprefix("http://"), network_timeout=120)
+            own = HTTPConnection(gate.url.removeprefix("http://"), timeout=120)
             for step in range(OPERATIONS // CLIENTS):
                 kind = pick.choices(["infer", "unload", "pin", "unpin", "budget"], [92, 3, 1, 2, 2])[0]
                 name = f"null_{min(int(pick.paretovariate(1.0)) - 1, 5)}"
@@ -159,11 +160,16 @@ def operations(server: Server) -> list[Row]:
                 try:
                     if kind == "infer":
                         value = np.array([[1000.0 * number + step]], np.float32)
-                        tensor = http.InferInput("INPUT", value.shape, "FP32")
-                        tensor.set_data_from_numpy(value)
-                        answer = own.infer(name, [tensor]).as_numpy("OUTPUT")
-                        if not np.array_equal(answer, value):
-                            wrong.append((name, value, answer))
+                        headers, body = infer_request({"INPUT": value})
+                        own.request("POST", f"/v2/models/{name}/infer", body, headers)
+                        answer = own.getresponse()
+                        said = answer.read()
+                        if answer.status in (429, 503, 507):
+                            ending = f"HTTP {answer.status}"
+                        elif answer.status != 200:
+                            ending = f"lost: HTTP {answer.status} {said[:200]!r}"
+                        elif said[-4:] != value.tobytes():
+                            wrong.append((name, value, said))
                     elif kind == "unload":
                         gate.unload(name)
                     elif kind == "budget":
@@ -172,8 +178,8 @@ def operations(server: Server) -> list[Row]:
                         gate.pin(name, kind == "pin")
                 except Refused as refusal:
                     ending = refusal.reason
-                except http.InferenceServerException as error:
-                    ending = f"HTTP {error.status()}" if error.status() in ("429", "503", "507") else f"lost: {error}"
+                except OSError as error:
+                    ending = f"lost: {error}"
                 with lock:
                     endings.append(ending)
 

@@ -39,6 +39,7 @@ comparison.page(
         happened=fleet.happened,
         cause=fleet.cause,
         why=fleet.why,
+        meanwhile=fleet.meanwhile,
         compared=("throughput_rps", "latency_p50_s"),
         next=try_next,
     )

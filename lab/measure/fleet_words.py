@@ -80,7 +80,7 @@ def holds(fleet: dict[str, Any]) -> bool | None:
         return None
     with_all = [cell["throughput_rps"] for cell in cells if cell["models"] == max(inside)]
     with_more = [cell["throughput_rps"] for cell in cells if cell["models"] == min(beyond)]
-    return max(with_more) < CLIFF_FRACTION * min(with_all)
+    return bool(max(with_more) < CLIFF_FRACTION * min(with_all))
 
 
 def _falls(before: Cell, after: Cell) -> bool:

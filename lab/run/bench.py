@@ -12,7 +12,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from lab import priority
 from lab.errors import InputError, LabError, ModelError, RunError
@@ -92,7 +92,7 @@ class Bench:
         self.generator = Generator(folder.path, workers)
         self._sampler = Sampler(folder, server_pid=server.pid, extra_pids={"client": self.generator.pids})
 
-    def __enter__(self) -> Bench:
+    def __enter__(self) -> Self:
         self._sampler.start()
         return self
 

@@ -23,7 +23,7 @@ def without_missing(experiment: Experiment) -> tuple[Experiment, list[dict[str, 
         if needs and len(needs) < len(levels):
             kept = [level for level in levels if level not in needs]
             experiment = set_path(experiment, "factors", {**experiment.factors, path: kept})
-            words = join([level_label(path, plain(level)) for level in needs])
+            words = join([_words(path, plain(level)) for level in needs])
             text = f"Not measured: {words}, as {REASON}."
             left_out.append({"factor": path, "levels": [plain(level) for level in needs], "text": text})
     return experiment, left_out
@@ -33,3 +33,8 @@ def _on_gpu(path: str, level: Any) -> bool:
     if path == "model.device":
         return bool(level == "gpu")
     return path == "model" and isinstance(level, dict) and level.get("device") == "gpu"
+
+
+def _words(path: str, level: Any) -> str:
+    named = isinstance(level, dict) and "name" in level
+    return f"{level['name']} on a GPU" if named else level_label(path, level)

@@ -26,7 +26,7 @@ from lab.run.conversation import stream
 from lab.run.equality import ask, infer
 from lab.run.fleet_bench import FleetBench, members
 from lab.run.folder import RunFolder
-from lab.run.gate import Gate
+from lab.run.gate import Gate, Limits
 from lab.run.interference import pairs
 from lab.run.plan import Block, cell_blocks, with_rate
 from lab.serve import weights
@@ -214,6 +214,6 @@ def _gate(server: Any, models: Sequence[ModelSpec], fleet: Fleet, folder: RunFol
         raise InputError(
             "a fleet loads and unloads models, which only the lab's own Triton allows; run it without --url"
         )
-    limits = {"wait_s": fleet.wait_s, "queue_limit": fleet.queue_limit}
-    with Gate(server, models, EVERYTHING, folder=folder, **limits) as gate:
+    limits = Limits(wait_s=fleet.wait_s, queue_limit=fleet.queue_limit)
+    with Gate(server, models, EVERYTHING, folder=folder, limits=limits) as gate:
         yield gate

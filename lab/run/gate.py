@@ -14,6 +14,7 @@ import re
 import threading
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -64,6 +65,15 @@ def behind_budget(
         yield gate
 
 
+@dataclass(frozen=True)
+class Limits:
+    """See lab/serve/residency.py."""
+
+    wait_s: float = 30.0
+    queue_limit: int = 1024
+    retry_s: float = 5.0
+
+
 class Gate:
     """`url` is where requests go. Calls block until they are done; they raise Refused as the residency does."""
 
@@ -74,8 +84,8 @@ class Gate:
         budget_bytes: int,
         *,
         folder: RunFolder | None = None,
+        limits: Limits = Limits(),
         port: int = 0,
-        **limits: Any,
     ) -> None:
         self.shelf = TritonShelf(server, models)
         self._folder = folder
@@ -86,7 +96,7 @@ class Gate:
         host, http_port = server.http_url.removeprefix("http://").rsplit(":", 1)
 
         async def open_gate() -> tuple[Residency, Proxy, int]:
-            residency = Residency(self.shelf, budget_bytes, self.shelf.specs, on_event=self._swapped, **limits)
+            residency = Residency(self.shelf, budget_bytes, self.shelf.specs, on_event=self._swapped, **asdict(limits))
             proxy = Proxy(
                 residency, (host, int(http_port)), is_healthy=self.shelf.is_healthy, on_request=self._passed.append
             )

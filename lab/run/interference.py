@@ -109,7 +109,7 @@ def _saturation(
     rows = table.filter(
         (table["block"].to_numpy() == number) & (table["done_ns"].to_numpy() >= window.measured_from_ns)
     )
-    rate = rows.num_rows / window.seconds
+    rate: float = rows.num_rows / window.seconds
     if not rate and not stopped():
         raise RunError(f"{spec.name} answered no request in {SATURATION_S:g} s, so no load can be a fraction of that")
     return rate

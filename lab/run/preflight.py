@@ -15,6 +15,7 @@ from lab.load import schedule
 from lab.measure.samples import is_compared_by_sample
 from lab.measure.summary import Summary
 from lab.measure.words import join
+from lab.run import devices
 from lab.serve import installation, record, repository, weights
 from lab.spec import Cell, Experiment, ModelSpec, Trace, Workload, nearest, plain
 
@@ -30,6 +31,8 @@ ONLY_FOR = {
 def check(experiment: Experiment, url: str | None = None) -> None:
     """InputError when `experiment` cannot run as it is, ServerError when this machine cannot run a Triton of its own
     and none is given. `url` is somebody else's server, whose models and machine are not looked at."""
+    if url is None:
+        experiment, _ = devices.without_missing(experiment)
     _check_metrics(experiment)
     _check_objective(experiment)
     for cell in experiment.cells():

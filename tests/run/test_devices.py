@@ -37,7 +37,8 @@ def test_who_asks_for_a_gpu_alone_is_refused_as_ever(monkeypatch):
         preflight.check(kept)
 
 
-def test_trees_never_go_to_a_gpu(engines):
+def test_trees_never_go_to_a_gpu(engines, monkeypatch):
+    monkeypatch.setattr(installation, "gpus", lambda: 1)
     with pytest.raises(InputError, match="device gpu with family trees, which scikit-learn computes on CPUs only"):
         preflight.check(
             set_path(engines, "factors", {"model": [{"name": "trees", "device": "gpu"}, {"name": "trees"}]})

@@ -90,7 +90,8 @@ def test_a_kind_counts_nothing_until_one_was_loaded_and_then_what_it_takes(shelf
     assert shelf.size_bytes(["digits_1"]) == 130 * MIB
     assert shelf.size_bytes(["digits_1", "digits_2"]) == 160 * MIB  # predicted: torch is there already
     shelf.load("digits_2")
-    assert shelf.size_bytes(["digits_1", "digits_2"]) == shelf.measured_bytes() == 161 * MIB
+    assert shelf.measured_bytes() == 161 * MIB
+    assert shelf.size_bytes(["digits_1", "digits_2"]) == 162 * MIB  # the first may yet grow as the second did
     assert shelf.is_known("digits_2")
     assert not shelf.is_known("null")
 

@@ -15,7 +15,7 @@ import pytest
 
 from lab.errors import InputError
 from lab.load.targets.triton_http import infer_request
-from lab.run.gate import Gate, parse_size
+from lab.run.gate import Gate, Limits, parse_size
 from lab.serve.eviction import Refused
 from lab.spec import ModelSpec
 from lab.watch import host
@@ -42,7 +42,7 @@ def models():
 
 @triton
 def test_three_models_share_room_for_two(triton_server, models):
-    with Gate(triton_server, models, ROOM, wait_s=30) as gate:
+    with Gate(triton_server, models, ROOM) as gate:
         for n in (0, 1):
             assert ask(gate, f"resident_{n}", n + 0.5) == (200, n + 0.5)
         gate.set_budget(round(1.2 * gate.shelf.size_bytes(["resident_0", "resident_1"])))
@@ -92,6 +92,26 @@ def test_a_model_whose_process_dies_is_loaded_anew(triton_server, models):
             assert time.monotonic() < until
         assert gate.residency.counts["loads"] == 2
         gate.unload("resident_0")
+
+
+@triton
+def test_a_model_whose_process_is_killed_while_it_loads_is_refused_by_its_reason(triton_server):
+    with Gate(triton_server, [ModelSpec(name="digits")], ROOM, limits=Limits(retry_s=0.1)) as gate:
+        with ThreadPoolExecutor(1) as pool:
+            load = pool.submit(gate.acquire, "digits")
+            until = time.monotonic() + 20
+            while not (stubs := host.model_processes(triton_server.pid).get("digits")):
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            os.kill(stubs[0], signal.SIGKILL)
+            with pytest.raises(Refused, match="model digits did not load") as refusal:
+                load.result(60)
+        assert refusal.value.reason == "failed"
+        assert gate.residency.places() == {"digits": "absent"}
+        time.sleep(0.2)
+        gate.acquire("digits")  # the next try has a process of its own
+        gate.release("digits")
+        gate.unload("digits")
 
 
 @pytest.mark.parametrize(

@@ -114,9 +114,9 @@ def test_a_plan_of_models_never_loaded_says_so():
 def test_the_matrix_shows_the_tail_that_all_pairs_have(found):
     chart = fleet.matrix(found)
     (trace,) = chart.figure["data"]
-    assert trace["y"] == ["digits_1", "embedder_2"]
-    assert trace["x"] == ["others idle", "embedder_2 at work", "digits_1 at work"]
-    assert trace["text"][0] == ["3.0 ms", "30.0 ms (10.0×)", "not measured"]
+    assert trace["y"] == ["digits", "embedder"]
+    assert trace["x"] == ["others idle", "embedder<br>at work", "digits<br>at work"]
+    assert trace["text"][0] == ["3.0 ms", "30.0 ms<br>10.0×", "not measured"]
     assert chart.figure["layout"]["yaxis"]["title"]["text"] == "p99 of"
     assert "embedder_2 at work raises p99 of digits_1 from 3.0 ms to 30.0 ms" in chart.alt
     found["pairs"][1]["p99_s"] = None

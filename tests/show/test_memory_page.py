@@ -21,7 +21,7 @@ PROJECT = Path(__file__).parents[2]
 RUN = "20261130-010801-multi-model-done"
 
 
-def fleet_run(run_id):
+def fleet_run(run_id, going=False):
     """Two and four models that fit (300 req/s), then five and eight, of which each miss takes 2 s."""
     experiment = catalogue.experiment("multi_model").when_quick()
     author = Author(experiment, run_id, seconds=60)
@@ -68,6 +68,9 @@ def fleet_run(run_id):
         folder.append("telemetry", pa.table({k: list(v) for k, v in columns.items()}, schema=TELEMETRY))
         folder.event("block_end", block=index, planned=None, end_ns=end_ns, t_ns=end_ns)
         author.now_ns = end_ns + SECOND // 5
+    if going:
+        folder.set_status("running", phase="block 4 of 4", progress=0.9)
+        return folder
     return author.end("done")
 
 
@@ -113,3 +116,13 @@ def test_the_plan_says_what_would_fit_before_anything_is_loaded(app):
     chart = plan_of(experiment, settings)
     assert chart.alt == "3 of 12 models would fit: together they take 550 MiB of the 560 MiB that they may take."
     assert not app.exception
+
+
+def test_while_it_runs_the_page_shows_who_is_loaded(app):
+    fleet_run("20261130-010901-multi-model-goes", going=True)
+    app.switch_page("pages/memory.py")
+    app.query_params["run"] = "20261130-010901-multi-model-goes"
+    app.run()
+    assert not app.exception
+    assert "block 4 of 4" in words(app) or any("block 4 of 4" in p.proto.text for p in app.get("progress"))
+    assert any("times one had to go so that another fitted" in alt for alt in alts(app))

@@ -93,30 +93,30 @@ def matrix(fleet: Fleet) -> Chart:
         return nothing_to_draw(title, "pairs of models were not measured in this run")
     tail = next((p for p in ("p99", "p95", "p50") if all(pair[f"{p}_s"] for pair in pairs)), "p50")
     victims = list(dict.fromkeys(pair["victim"] for pair in pairs))
-    columns = list(dict.fromkeys(pair["disturber"] for pair in pairs))
-    found = {(pair["victim"], pair["disturber"]): pair for pair in pairs}
+    columns = [None, *dict.fromkeys(_kind(pair["disturber"]) for pair in pairs if pair["disturber"])]
+    found = {(pair["victim"], pair["disturber"] and _kind(pair["disturber"])): pair for pair in pairs}
     value = [[found.get((v, d), {}).get(f"{tail}_s") for d in columns] for v in victims]
     ratio = [[_ratio(row[0], cell) for cell in row] for row in value]
     trace = {
         "type": "heatmap",
-        "x": ["others idle", *(f"{d} at work" for d in columns[1:])],
-        "y": victims,
+        "x": ["others idle", *(f"{kind}<br>at work" for kind in columns[1:])],
+        "y": [_kind(victim) for victim in victims],
         "z": [[None if r is None else float(np.log2(max(r, 0.5))) for r in row] for row in ratio],
         "text": [[_cell(v, r) for v, r in zip(vs, rs, strict=True)] for vs, rs in zip(value, ratio, strict=True)],
         "texttemplate": "%{text}",
         "hovertemplate": "%{y}, %{x}<br>%{text}<extra></extra>",
         "colorscale": [[0, "@surface"], [0.25, "@grid"], [1, "@vermillion"]],
         "zmin": 0,
-        "zmax": 5,
+        "zmax": 10,  # paler than the words on it, in both modes
         "showscale": False,
         "xgap": 3,
         "ygap": 3,
         "textfont": {"size": 13, "color": "@ink"},
     }
     layout = theme.layout(
-        height=120 + 56 * len(victims),
-        margin={"l": 64, "r": 24, "t": 16, "b": 64},
-        xaxis=theme.axis("", type="category", side="top", showline=False, ticks=""),
+        height=110 + 64 * len(victims),
+        margin={"l": 64, "r": 24, "t": 56, "b": 16},
+        xaxis=theme.axis("", type="category", side="top", showline=False, ticks="", tickangle=0),
         yaxis=theme.axis(f"{tail} of", type="category", autorange="reversed", showline=False, ticks=""),
     )
     table: dict[str, list[Any]] = {
@@ -135,6 +135,11 @@ def matrix(fleet: Fleet) -> Chart:
     return Chart(title, {"data": [trace], "layout": layout}, interference(fleet) or "No pair to compare.", table, notes)
 
 
+def _kind(name: str) -> str:
+    """ "digits" of the fleet's digits_4: copies of one model stand for each other."""
+    return name.rpartition("_")[0]
+
+
 def _ratio(alone: float | None, beside: float | None) -> float | None:
     return None if not alone or beside is None else beside / alone
 
@@ -142,4 +147,4 @@ def _ratio(alone: float | None, beside: float | None) -> float | None:
 def _cell(seconds: float | None, ratio: float | None) -> str:
     if seconds is None:
         return "not measured"
-    return format_seconds(seconds) if ratio is None or ratio == 1 else f"{format_seconds(seconds)} ({ratio:.1f}×)"
+    return format_seconds(seconds) if ratio is None or ratio == 1 else f"{format_seconds(seconds)}<br>{ratio:.1f}×"

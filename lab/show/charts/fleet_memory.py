@@ -101,7 +101,7 @@ def _fall(
         annotations=labels,
         bargap=0.35,
     )
-    table = {
+    table: dict[str, list[Any]] = {
         "model": list(names),
         "adds, MiB": [float(value) for value in rise],
         "together, MiB": [_mib(total) for total in totals],
@@ -143,14 +143,13 @@ def tenancy(stays: Sequence[Stay], end_s: float, moments: Sequence[tuple[float, 
         showlegend=True,
         legend=theme.legend(),
         margin={"l": 64, "r": 24, "t": 40, "b": 52},
-        xaxis=theme.axis("seconds since the first block", rangemode="normal"),
+        xaxis=theme.axis("seconds since the run began", rangemode="normal"),
         yaxis=theme.axis(
             "", type="category", categoryorder="array", categoryarray=names, autorange="reversed", ticks=""
         ),
         shapes=[_moment(at_s) for at_s, _ in moments],
-        annotations=[_said(at_s, text) for at_s, text in moments],
     )
-    table = {
+    table: dict[str, list[Any]] = {
         "model": [stay.model for stay in stays],
         "loaded at, s": [stay.from_s for stay in stays],
         "load took, s": [stay.from_s - stay.asked_s for stay in stays],
@@ -184,14 +183,14 @@ def course(
     layout = theme.layout(
         height=320,
         margin={"l": 64, "r": 24, "t": 28, "b": 52},
-        xaxis=theme.axis("seconds since the first block", rangemode="normal"),
+        xaxis=theme.axis("seconds since the run began", rangemode="normal"),
         yaxis=theme.axis("PSS of all models, MiB"),
         shapes=shapes,
         annotations=labels,
     )
     most, last = (format_bytes(float(value) * MIB) for value in (y.max(), y[-1]))
     alt = f"All models together take at most {most}, at the end {last}."
-    table = {
+    table: dict[str, list[Any]] = {
         "model": [one.model for one in held],
         "when loaded, MiB": [_mib(one.base_bytes) for one in held],
         "most, MiB": [_mib(one.peak_bytes) for one in held],

@@ -69,7 +69,7 @@ def page(topic: Topic) -> None:
         return
     status = folder.status()
     if status.active:
-        _waiting(folder)
+        _waiting(topic, folder)
         return
     document = reads.document(folder)
     if status.state != "done":
@@ -83,8 +83,8 @@ def page(topic: Topic) -> None:
             st.page_link(link.page, label=link.label, icon=link.icon, query_params=dict(link.params) or None)
 
 
-def _waiting(folder: RunFolder) -> None:
-    """While the run goes on: how far it is, and where to watch it."""
+def _waiting(topic: Topic, folder: RunFolder) -> None:
+    """While the run goes on: how far it is, where to watch it, and what can be seen here already."""
 
     @st.fragment(run_every=2.0, key="ab_waiting")
     def tick() -> None:
@@ -101,6 +101,7 @@ def _waiting(folder: RunFolder) -> None:
             st.page_link(
                 "pages/live.py", label="Watch it", icon=":material/monitoring:", query_params={"run": folder.run_id}
             )
+        _two_by_two(topic.meanwhile(folder), f"{topic.prefix}_meanwhile")
 
     tick()
 

@@ -9,6 +9,7 @@ import streamlit as st
 from lab.measure import fleet_words, tenancy
 from lab.run import footprints
 from lab.run.fleet_bench import members
+from lab.run.folder import RunFolder
 from lab.run.plan import settle
 from lab.show.charts import fleet, fleet_memory
 from lab.show.charts.figure import Chart
@@ -71,19 +72,24 @@ def cause(seen: Seen) -> str:
 
 
 def why(seen: Seen) -> list[Chart]:
-    events = seen.folder.events()
-    starts = [event for event in events if event["kind"] == "block_start"]
-    if not starts:
+    return meanwhile(seen.folder)
+
+
+def meanwhile(folder: RunFolder) -> list[Chart]:
+    """Who is loaded, and what all of them take, from the start of the run until now."""
+    events = folder.events()
+    if not events:
         return []
-    origin_ns, end_ns = starts[0]["start_ns"], max(event["t_ns"] for event in events)
-    end_s = (end_ns - origin_ns) / 1e9
-    moments = [((e["start_ns"] - origin_ns) / 1e9, f"{e['workload']['models']} models") for e in starts]
-    stays = [s for s in tenancy.stays(events, origin_ns) if s.to_s is None or s.to_s > 0]
-    telemetry = seen.folder.read("telemetry")
+    origin_ns, end_s = events[0]["t_ns"], (events[-1]["t_ns"] - events[0]["t_ns"]) / 1e9
+    pairs = [e for e in events if e["kind"] == "pair"][:1]
+    moments = [((e["start_ns"] - origin_ns) / 1e9, "pairs") for e in pairs]
+    blocks = [e for e in events if e["kind"] == "block_start"]
+    moments += [((e["start_ns"] - origin_ns) / 1e9, f"N={e['workload']['models']}") for e in blocks]
+    budget = next((e["budget_bytes"] for e in events if e["kind"] == "fleet"), None)
+    telemetry = folder.read("telemetry")
     t_s, size_bytes = tenancy.total(telemetry, origin_ns)
-    budget = seen.document["fleet"]["budget_bytes"]
     return [
-        fleet_memory.tenancy(stays, end_s, moments),
+        fleet_memory.tenancy(tenancy.stays(events, origin_ns), end_s, moments),
         fleet_memory.course(t_s, size_bytes, budget, moments, tenancy.held(telemetry, events)),
     ]
 
