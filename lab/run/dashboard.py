@@ -81,9 +81,13 @@ def _start_server(report: Report) -> Server | None:
 def _start_streamlit(port: int) -> Process:
     options = [f"--server.port={port}", "--server.address=127.0.0.1", "--server.headless=true"]
     command = [sys.executable, "-m", "streamlit", "run", str(PROJECT / "app.py"), *options]
-    return Process(
-        command, {**os.environ, "PYTHONPATH": str(PROJECT)}, home() / "streamlit.log", niceness=priority.WATCHING
-    )
+    wishes = {
+        # A page that ticks frees what it allocates, but each tick is another thread, and each thread its own heap with
+        # holes of its own: with one for all, ten minutes of a live page take 3 MiB instead of 10.
+        "MALLOC_ARENA_MAX": "1",
+    }
+    environment = {**wishes, **os.environ, "PYTHONPATH": str(PROJECT)}
+    return Process(command, environment, home() / "streamlit.log", niceness=priority.WATCHING)
 
 
 def _wait_for_page(streamlit: Process, port: int, stopped: Callable[[], bool]) -> None:

@@ -67,6 +67,8 @@ def _try(command: list[str], repository: Path, log: Path, picked: Sequence[int])
         f"--metrics-port={metrics_port}",
         "--metrics-interval-ms=500",
         f"--backend-config=python,shm-region-prefix-name={prefix}",
+        # Threads that hand responses on, by turns: of the 32 that there are by default each one comes to a cold cache.
+        "--backend-config=python,thread-pool-size=2",
     ]
     try:
         marked = {**installation.environment(), "LAB_TRITON": prefix}  # so that all it brings into the world is found
