@@ -35,11 +35,13 @@ PREFILL_TOKENS = 512
 THREADS = 2
 """Unless the model says how many (lab/serve/models/llm.py)."""
 MIB = 2**20
-RUNTIME_BYTES = 230 * MIB
+PAGE_BYTES, BLOCK = 4096, 32
+"""In which the compiled engine's cache takes memory, and rows of its blocks."""
+RUNTIME_BYTES, COMPILER_BYTES = 209 * MIB, 33 * MIB
 LIBRARY_BYTES, COMPILER_LIBRARY_BYTES = 98 * MIB, 68 * MIB
 """Measured once, with the versions that the lab pins: what Python and torch write when they are loaded, pages of their
 libraries, and those of numba and LLVM, which the compiled engine brings (lab/serve/models/compiled_decoder.py). The
-first load on a machine also compiles, which leaves up to 130 MiB more."""
+first load on a machine also compiles, which leaves up to 200 MiB more in that process."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +57,13 @@ class Predicted:
 class Ledger:
     """`kv_bytes_per_token`: keys and values of one token, whether or not a cache keeps them. `elements` of all
     matrices that a step reads, embedding and head once where they are one. `held_tokens`: the most that the load
-    can have in the cache at a time; `at_once`: whether the cache's memory is taken when the model is loaded."""
+    can have in the cache at a time; `taken_at_once`: bytes of what a load uses that the idle process has already."""
 
     rows: tuple[Predicted, ...]
     kv_bytes_per_token: float
     elements: int
     held_tokens: int
-    at_once: bool = False
+    taken_at_once: float = 0.0
 
     def __getitem__(self, name: str) -> Predicted:
         return next(row for row in self.rows if row.name == name)
@@ -128,7 +130,8 @@ def predict(config: Mapping[str, Any], spec: ModelSpec, workload: Workload | Non
     # torch writes its zeros at once, the compiled engine's cache takes memory as tokens come.
     held = (users * longest if compiled else slots * room) if spec.kv_cache else 0
     read = min(PREFILL_TOKENS, users * prompt) if spec.kv_cache else users * longest
-    tables, logits = _tables(config), users * config["vocab_size"] * 4
+    tables, logits = _tables(config), 2 * users * config["vocab_size"] * 4
+    in_use = _pages_of_the_cache(config, spec, users, longest) if compiled else slots * room * per_token
     wide, wide_formula = _activations(config, spec)
     cache_formula = (
         f"{format_count(per_token)} bytes: 2 × {config['num_hidden_layers']} layers × {_kv_heads(config)} key heads "
@@ -158,25 +161,21 @@ def predict(config: Mapping[str, Any], spec: ModelSpec, workload: Workload | Non
             ),
             Predicted(
                 "KV cache, in use",
-                held * per_token,
-                f"{format_count(held)} tokens × {format_count(per_token)} bytes" + ("" if compiled else ", all at once")
+                in_use if spec.kv_cache else 0,
+                f"{format_count(held)} tokens × {format_count(per_token)} bytes, "
+                + (f"in pages of {PAGE_BYTES:,}" if compiled else "all at once")
                 if held
                 else "no cache",
             ),
             Predicted("activations", read * wide, f"{format_count(read)} tokens × {wide_formula}"),
-            Predicted("workspace", tables + logits, f"rotations, and logits of {users}"),
-            Predicted("runtime", RUNTIME_BYTES, "as measured once, with whatever weights"),
-            Predicted(
-                "libraries",
-                LIBRARY_BYTES + (COMPILER_LIBRARY_BYTES if compiled else 0),
-                f"as measured once: Python and torch {LIBRARY_BYTES // MIB} MiB"
-                + (f", numba and LLVM {COMPILER_LIBRARY_BYTES // MIB} MiB" if compiled else ""),
-            ),
+            Predicted("workspace", tables + logits, f"rotations, and logits of {users}, twice: to pick a token from"),
+            _once("runtime", RUNTIME_BYTES, COMPILER_BYTES if compiled else 0),
+            _once("libraries", LIBRARY_BYTES, COMPILER_LIBRARY_BYTES if compiled else 0),
         ),
         per_token,
         layers + head,
         held,
-        at_once=not compiled,
+        taken_at_once=tables + (0.0 if compiled or not spec.kv_cache else in_use),
     )
 
 
@@ -201,8 +200,7 @@ def compare(predicted: Ledger, measured: Measured) -> list[Row]:
     scales = measured.scales if quantized else 0.0
     taken = None if measured.weights is None or scales is None else measured.weights + scales
     parts = ("KV cache, in use", "activations", "workspace")
-    cache_bytes = predicted["KV cache, in use"].size_bytes if predicted.at_once else 0.0
-    idle = None if measured.idle is None else measured.idle - cache_bytes
+    idle = None if measured.idle is None else measured.idle - predicted.taken_at_once
     loaded = None if measured.held is None or idle is None else max(0.0, measured.held - idle)
     runtime = None if idle is None or taken is None else idle - taken
     all_ = ("weights", "scales", *parts, "runtime", "libraries")
@@ -230,6 +228,12 @@ def compare(predicted: Ledger, measured: Measured) -> list[Row]:
             "all of the above; of the cache what is in use",
         ),
     ]
+
+
+def _once(name: str, torch_bytes: int, compiler_bytes: int) -> Predicted:
+    words = f"as measured once: Python and torch {torch_bytes // MIB} MiB"
+    compiler = f", numba and LLVM {compiler_bytes // MIB} MiB" if compiler_bytes else ""
+    return Predicted(name, torch_bytes + compiler_bytes, words + compiler)
 
 
 def _asked(workload: Workload | None, slots: int, room: int) -> tuple[int, int, int]:
@@ -262,11 +266,24 @@ def _activations(config: Mapping[str, Any], spec: ModelSpec) -> tuple[int, str]:
         # At its widest a layer holds x, its normed copy, gate and up, and their product.
         wide, size = 2 * hidden + 3 * mlp, BITS[spec.precision] // 8
         return wide * size, f"{format_count(wide)} × {size} bytes"
-    threads = spec.threads or THREADS
+    threads, longest = spec.threads or THREADS, max(hidden, queries, mlp)
     floats = hidden + queries + 2 * _kv_heads(config) * _head_dim(config)
-    halves = queries + mlp + threads * hidden
+    halves = queries + mlp + threads * (longest + longest // 4)  # of each thread its own, see forward.Space
     words = f"({format_count(floats)} × 4 + {format_count(halves)} × 2 bytes)"
     return 4 * floats + 2 * halves, words
+
+
+def _pages_of_the_cache(config: Mapping[str, Any], spec: ModelSpec, users: int, tokens: int) -> float:
+    """Bytes of pages that `tokens` of each of `users` touch: keys lie one token after the other, values in blocks of 32
+    dimensions, each of which begins anew (lab/serve/models/forward.py: Cache)."""
+    size, dim = BITS[cache_precision(spec)] // 8, _head_dim(config)
+    keys = _pages(tokens * (dim * size + (SCALE_BYTES if size == 1 else 0)))
+    values = -(-dim // BLOCK) * _pages(tokens * BLOCK * size) + (_pages(tokens * SCALE_BYTES) if size == 1 else 0)
+    return float(users * int(config["num_hidden_layers"]) * _kv_heads(config) * (keys + values))
+
+
+def _pages(size_bytes: int) -> int:
+    return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
 
 
 def _tables(config: Mapping[str, Any]) -> int:
