@@ -5,8 +5,10 @@ were found. int8 is weights and activations in 8 bits, int8_weight and int4 are 
 gptq and awq look at calibration texts first. Fewer bits are fewer bytes to read, which is what one user waits for, and
 more work to undo them, which is what eight users wait for: so the order of the formats changes with the load.
 
-    python -m lab run quantization                      the whole experiment, about 25 minutes
-    python -m lab run quantization --quick              about four minutes, rough figures, four formats
+The quality of each format is evaluated once, which takes about a minute each, and kept for later runs.
+
+    python -m lab run quantization                      the whole experiment, about 15 minutes
+    python -m lab run quantization --quick              about three minutes, rough figures, four formats
     python -m lab run quantization --set 'model=[{"precision": "bf16"}, {"precision": "int8"}]'
 """
 

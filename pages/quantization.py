@@ -26,8 +26,8 @@ comparison.page(
         counted="Tokens written a second",
         form=formats.form,
         depths=(
-            "quick: about two minutes for four formats, rough. whole: about 25 minutes for all, three repeats. A "
-            "format's quality is evaluated once, which takes a minute or two more."
+            "quick: about three minutes for four formats, rough. whole: about 15 minutes for all, three repeats. The "
+            "quality of each format is evaluated once, which takes about a minute more."
         ),
         figures={
             "output_tokens_per_s": "Tokens a second",
