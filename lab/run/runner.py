@@ -19,9 +19,9 @@ from typing import Any
 
 from lab.errors import LabError, RunError
 from lab.load.generator import Progress
-from lab.measure.formats import change_answers
+from lab.measure.formats import change_answers, format_label
 from lab.measure.words import level_label
-from lab.run import fleet, formats, results
+from lab.run import fleet, formats, quality, results
 from lab.run.bench import Bench, serving
 from lab.run.control import Inbox
 from lab.run.environment import environment
@@ -217,6 +217,8 @@ def describe(block: Block) -> str:
     model, workload = block.model, block.workload
     fields = ("batching",) if model.family != "llm" else ("scheduler", "kv_cache")
     how = [level_label(f"model.{field}", plain(getattr(model, field))) for field in fields]
+    if model.family in quality.FAMILIES:
+        how.insert(0, format_label(model))
     if model.family == "llm":
         how += [
             level_label(f"workload.{field}", getattr(workload, field)) for field in ("prompt_tokens", "output_tokens")

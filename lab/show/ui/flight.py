@@ -12,6 +12,7 @@ import streamlit as st
 
 from lab.errors import LabError
 from lab.measure.cost import Use
+from lab.measure.formats import format_label
 from lab.measure.summary import Summary
 from lab.measure.words import format_fraction, format_metric, format_rate, format_seconds, level_label
 from lab.run import launch
@@ -170,6 +171,8 @@ def _progress(view: LiveView, *, one_cell: bool) -> None:
     if view.model is not None and view.workload is not None:
         fields = ("kv_cache", "scheduler") if view.model["family"] == "llm" else ("batching",)
         settings = [level_label(f"model.{field}", view.model[field]) for field in fields]
+        if view.model["family"] == "llm":
+            settings.insert(0, format_label(parse(ModelSpec, view.model)))
         words.append(", ".join([view.model["name"], *settings, _load_words(view.workload["arrival"])]))
     if status.message:
         words.append(status.message)
