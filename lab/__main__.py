@@ -94,15 +94,27 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = command("leak", leak, "load and unload a model again and again: does its memory come back?")
     sub.add_argument("model", metavar="MODEL", help="a model of the lab, or a model folder with its config.pbtxt")
-    sub.add_argument("--cycles", type=int, default=10, help="counted cycles, after a first one that is not; default 10")
+    sub.add_argument("--cycles", type=int, default=10, help="counted cycles, after two that are not; default 10")
     sub.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", dest="settings")
     sub.add_argument("--json", action="store_true")
+
+    sub = command("quantize", quantize, "find the integer weights of a language model ahead of time")
+    _model_options(sub)
+    sub = command("quality", quality, "what a format costs in quality, beside the unquantized weights")
+    _model_options(sub)
+    sub.add_argument("--all", action="store_true", help="every format of the model on this machine")
+    sub.add_argument("--blocks", action="store_true", help="also what each block costs when it alone is quantized")
 
     command("runs", runs, "the runs that are kept").add_argument("--json", action="store_true")
     sub = command("show", show, "one run's figures")
     sub.add_argument("run")
     sub.add_argument("--json", action="store_true")
     _price_option(sub)
+    sub = command("export", export, "write ended runs into MLflow")
+    sub.add_argument("runs", nargs="+", metavar="RUN")
+    sub = command("mlflow", mlflow, "MLflow's own page on what was exported, until Ctrl-C")
+    sub.add_argument("--port", type=int, default=5000)
+    sub.add_argument("--install", action="store_true", help="only make the environment that MLflow lives in")
     command("prices", prices, "what an hour of which machine costs, by which source").add_argument(
         "--json", action="store_true"
     )
@@ -110,11 +122,6 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("runs", nargs="+", metavar="RUN[.CELL]")
     sub.add_argument("--json", action="store_true")
     sub = command("report", report, "one file for a review: HTML, or Markdown by its name")
-    sub = command("export", export, "write ended runs into MLflow")
-    sub.add_argument("runs", nargs="+", metavar="RUN")
-    sub = command("mlflow", mlflow, "MLflow's own page on what was exported, until Ctrl-C")
-    sub.add_argument("--port", type=int, default=5000)
-    sub.add_argument("--install", action="store_true", help="only make the environment that MLflow lives in")
     sub.add_argument("runs", nargs="+", metavar="RUN[.CELL]")
     sub.add_argument("-o", "--out", required=True, metavar="FILE.html")
     sub.add_argument("--claim", metavar="TEXT", help="what it is to show; default: the experiment's hypothesis")
@@ -126,10 +133,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _model_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--model", default="llm", metavar="NAME")
+    sub.add_argument("--set", action="append", default=[], metavar="model.FIELD=VALUE", dest="settings")
+    sub.add_argument("--json", action="store_true")
+
+
 def _run_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", dest="settings")
     sub.add_argument("--json", action="store_true")
     sub.add_argument("--run-id", help=argparse.SUPPRESS)
+    sub.add_argument("--mlflow", action="store_true", help="write it into MLflow once it is over, on the side")
     _price_option(sub)
 
 
@@ -143,7 +157,6 @@ def _lengths(text: str) -> Any:
         least, dash, most = text.partition("-")
         return [int(least), int(most)] if dash else int(text)
     except ValueError:
-    sub.add_argument("--mlflow", action="store_true", help="write it into MLflow once it is over, on the side")
         raise argparse.ArgumentTypeError(f"{text!r}: allowed is a number of tokens, or two such as 8-128") from None
 
 
@@ -299,6 +312,10 @@ def _run(chosen: Any, options: argparse.Namespace, *, quick: bool, url: str | No
         runner.run(chosen, folder, stop=stop, report=report, url=url)
     except LabError as error:
         failure = error
+    if options.mlflow:
+        from lab.track import mlflow_export
+
+        mlflow_export.start(folder.run_id)
     _tell(results.document(folder), folder.document["experiment"], options)
     if failure is not None:
         raise failure
@@ -312,14 +329,73 @@ def leak(options: argparse.Namespace) -> int:
     model = hunt.subject(options.model, [parse_setting(s) for s in options.settings])
     found = hunt.leak(model, options.cycles, report=say)
     if options.json:
-    if options.mlflow:
-        from lab.track import mlflow_export
-
-        mlflow_export.start(folder.run_id)
         _print_json({"model": model.name, **found.to_dict()})
     else:
         print(found.text)
     return 1 if found.verdict == "leak" else 0
+
+
+def _model(options: argparse.Namespace) -> Any:
+    """The model of --model and --set model.FIELD=VALUE."""
+    from lab.spec import ModelSpec, parse, parse_setting
+
+    fields: dict[str, Any] = {"name": options.model}
+    for path, value in map(parse_setting, options.settings):
+        if not path.startswith("model."):
+            raise InputError(f"--set {path}: there is only a model here; allowed: model.FIELD=VALUE")
+        fields[path.removeprefix("model.")] = value
+    return parse(ModelSpec, fields)
+
+
+def quantize(options: argparse.Namespace) -> int:
+    from lab.serve import quantized, weights
+
+    model = _model(options)
+    if not quantized.is_quantized(model):
+        allowed = f"family llm with precision {', '.join(quantized.PRECISIONS)}"
+        raise InputError(f"quantize: {model.family} in {model.precision} has no weights of its own; allowed: {allowed}")
+    weights.prepare(model)
+    document, place = quantized.document(model) or {}, quantized.folder(model)
+    if options.json:
+        _print_json({**document, "folder": str(place)})
+    else:
+        print(place)
+    return 0
+
+
+def quality(options: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from lab.run import quality, quality_text
+    from lab.run.lock import MeasureLock
+
+    model = _model(options)
+    models = quality.formats(model) if options.all else [model]
+    if options.blocks:
+        quality.check_blocks(model)
+    with MeasureLock("quality") as lock:  # it takes all processors, and a run would measure that
+        lock.acquire(_waiting())
+        found = [quality.evaluate(each) for each in models]
+        blocks = quality.evaluate_blocks(model) if options.blocks else ()
+    if options.json:
+        _print_json({"formats": [each.to_dict() for each in found], "blocks": [asdict(block) for block in blocks]})
+    else:
+        print(
+            "\n".join([*quality_text.table(found), *(quality_text.blocks(found[-1].format, blocks) if blocks else ())])
+        )
+    return 0
+
+
+def _waiting() -> Any:
+    """Tells once behind whom it waits."""
+    told: set[str] = set()
+
+    def tell(place: int, holder: str) -> None:
+        if holder not in told:
+            told.add(holder)
+            say(f"waiting: place {place} behind {holder}")
+
+    return tell
 
 
 def runs(options: argparse.Namespace) -> int:
@@ -357,6 +433,22 @@ def _tell(document: dict[str, Any], declared: dict[str, Any], options: argparse.
         _print_json(deciding.as_json(document))
     else:
         print("\n".join([*lines(document), *deciding.cost_lines(document, declared)]))
+
+
+def export(options: argparse.Namespace) -> int:
+    from lab import deciding
+
+    return deciding.export(options.runs, say)
+
+
+def mlflow(options: argparse.Namespace) -> int:
+    from lab.track import mlflow_export
+
+    if not options.install:
+        mlflow_export.serve_ui(options.port, say)
+    mlflow_export.install(say)
+    say("MLflow is here")
+    return 0
 
 
 def prices(options: argparse.Namespace) -> int:
@@ -407,19 +499,3 @@ def selftest(options: argparse.Namespace) -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
-def export(options: argparse.Namespace) -> int:
-    from lab import deciding
-
-    return deciding.export(options.runs, say)
-
-
-def mlflow(options: argparse.Namespace) -> int:
-    from lab.track import mlflow_export
-
-    if not options.install:
-        mlflow_export.serve_ui(options.port, say)
-    mlflow_export.install(say)
-    say("MLflow is here")
-    return 0
-
-

@@ -80,11 +80,17 @@ def fetch(package: Package, destination: Path, progress: Progress | None = None)
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Held by one process at a time; given up by the kernel when the holder dies."""
+def locked(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+    """Held by one process at a time; given up by the kernel when the holder dies. `on_wait` is called once when
+    somebody else holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if on_wait is not None:
+                on_wait()
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -68,20 +70,25 @@ def known_blocks(spec: ModelSpec) -> tuple[Sensitivity, ...] | None:
     return None if found is None else tuple(Sensitivity(**block) for block in found["blocks"])
 
 
-def evaluate_blocks(spec: ModelSpec, progress: home.Progress | None = None) -> tuple[Sensitivity, ...]:
-    """What `known_blocks` gives, evaluated now where it is missing: a minute of all processors. InputError for a format
-    that is not quantized, or came so."""
-    baseline, report = baseline_of(spec), progress or home.bar
-    if baseline is None or not quantized.is_quantized(spec):
+def check_blocks(spec: ModelSpec) -> None:
+    """InputError for a format of which no block can be quantized alone."""
+    if not quantized.is_quantized(spec) or baseline_of(spec) is None:
         raise InputError(
             f"blocks of {format_label(spec)}: nothing was quantized here; allowed: int8, int8_weight, int4"
         )
+
+
+def evaluate_blocks(spec: ModelSpec, progress: home.Progress | None = None) -> tuple[Sensitivity, ...]:
+    """What `known_blocks` gives, evaluated now where it is missing: a minute of all processors. InputError as
+    `check_blocks`."""
+    check_blocks(spec)
+    report = progress or home.bar
     weights.prepare(spec, report)
     place = _blocks_place(spec)
     assert place is not None  # noqa: S101  the weights are there
-    with home.locked(place.with_suffix(".lock")):
+    with home.locked(place.with_suffix(".lock"), _waits(spec)):
         if _read_file(place) is None:
-            _write_file(place, {"blocks": _run(spec, baseline, report, blocks=True)})
+            _write_file(place, {"blocks": _run(spec, baseline_of(spec), report, blocks=True)})
     return known_blocks(spec) or ()
 
 
@@ -90,16 +97,16 @@ def formats(spec: ModelSpec) -> list[ModelSpec]:
     baseline = baseline_of(spec)
     if baseline is None:
         return [spec]
-    levels = [
-        {"precision": precision, "quantizer": quantizer}
-        for precision in PRECISIONS[spec.family]
-        for quantizer in QUANTIZERS.get(precision, ("rtn",))
-        if not (precision == "fp16" and spec.device == "cpu")
-    ]
-    sizes = {"group_size": spec.group_size} if spec.family == "llm" else {}
-    found = [parse(ModelSpec, {**plain(baseline), **sizes, **level}) for level in levels]
+    precisions = [p for p in PRECISIONS[spec.family] if not (p == "fp16" and spec.device == "cpu")]
+    levels: list[dict[str, Any]] = [{"precision": precision} for precision in precisions]
     if spec.family == "llm":
-        found.append(set_path(baseline, "kv_cache_precision", "int8"))
+        levels = [
+            {"precision": precision, "quantizer": quantizer, "group_size": spec.group_size}
+            for precision in precisions
+            for quantizer in QUANTIZERS.get(precision, ("rtn",))
+        ]
+        levels.append({"kv_cache_precision": "int8"})
+    found = [parse(ModelSpec, {**plain(baseline), **level}) for level in levels]
     return [baseline, *(other for other in found if not is_baseline(other))]
 
 
@@ -110,13 +117,17 @@ def _seen(spec: ModelSpec, baseline: ModelSpec | None, report: home.Progress) ->
     weights.prepare(spec, report)
     place = _place(spec)
     assert place is not None  # noqa: S101  the weights are there
-    with home.locked(place.with_suffix(".lock")):
+    with home.locked(place.with_suffix(".lock"), _waits(spec)):
         found = _read(spec)  # by whoever held the lock, perhaps
         if found is None:
             began = time.perf_counter()
             found = {"seen": _run(spec, baseline, report), "evaluated_s": round(time.perf_counter() - began, 1)}
             _write_file(place, found)
     return found
+
+
+def _waits(spec: ModelSpec) -> Callable[[], None]:
+    return lambda: print(f"{format_label(spec)} is being evaluated already; waiting", file=sys.stderr, flush=True)
 
 
 def _read(spec: ModelSpec) -> dict[str, Any] | None:

@@ -121,7 +121,8 @@ def prepare(spec: ModelSpec, progress: home.Progress | None = None) -> Path:
     check(spec)
     place = folder(spec)
     assert place is not None  # noqa: S101  the source is there
-    with home.locked(place.with_name(f"{place.name}.lock")):
+    lock = place.with_name(f"{place.name}.lock")
+    with home.locked(lock, lambda: _say(f"{spec.precision} by {spec.quantizer} is being made already; waiting for it")):
         if place.is_dir() and (broken := _broken(place)):
             _say(f"{broken}; {place.name} is made anew")
             shutil.rmtree(place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from lab.__main__ import main
 from lab.errors import InputError
 from lab.measure.quality import NO_LOSS
 from lab.run import evaluation, exam, quality, quality_text
@@ -184,6 +186,39 @@ def test_a_block_alone_costs_what_the_decoder_says(tiny_folder: Path, jobs: list
 def test_only_what_was_quantized_has_such_blocks(tiny_folder: Path, jobs: list[str]) -> None:
     with pytest.raises(InputError, match="blocks of fp32: nothing was quantized here"):
         quality.evaluate_blocks(spec(tiny_folder, "fp32"), quiet)
+
+
+# --- the command line --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["quality", "--model", "null"], "quality of family null: it has none"),
+        (["quality", "--set", "workload.seed=1"], "--set workload.seed: there is only a model here"),
+        (["quality", "--blocks"], "blocks of bf16: nothing was quantized here"),
+        (["quantize"], "quantize: llm in bf16 has no weights of its own"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_line(
+    words: list[str], told: str, tiny_folder: Path, jobs: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "--set", f"model.weights={tiny_folder}"] if "--model" not in words else words) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_quantize_and_quality_print_json(
+    tiny_folder: Path, jobs: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = ["--set", f"model.weights={tiny_folder}", "--set", "model.precision=int4", "--set", "model.group_size=16"]
+    assert main(["quantize", *chosen, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert Path(document["folder"], "quantization.json").is_file()
+    assert main(["quality", *chosen, "--blocks", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["format"] for each in found["formats"]] == ["int4 RTN, group size 16"]
+    assert {"perplexity", "facts"} < {measure["name"] for measure in found["formats"][0]["measures"]}
+    assert [block["block"] for block in found["blocks"]] == [0, 1]
 
 
 # --- the others --------------------------------------------------------------------------------------------------

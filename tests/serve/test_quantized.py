@@ -205,23 +205,25 @@ def test_a_killed_builder_goes_on_where_it_was(quantizer: str, source: Path, mod
 def test_of_two_builders_one_builds_and_the_other_waits(
     source: Path, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built, both_wait = [], threading.Barrier(2, timeout=10)
+    built, said, second_waits = [], [], threading.Event()
 
     def counted(module: str, wanted: dict[str, Any], progress: Progress) -> None:
         built.append(module)
+        other.start()
+        assert second_waits.wait(20)
         build_here(module, wanted, progress)
 
-    def one() -> None:
-        both_wait.wait()
-        weights.prepare(spec(source), quiet)
+    def say(line: str) -> None:
+        said.append(line)
+        second_waits.set()
 
+    other = threading.Thread(target=lambda: weights.prepare(spec(source), quiet))
     monkeypatch.setattr(quantized.job, "do", counted)
-    threads = [threading.Thread(target=one) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    monkeypatch.setattr(quantized, "_say", say)
+    weights.prepare(spec(source), quiet)
+    other.join(30)
     assert len(built) == 1
+    assert said == ["int4 by rtn is being made already; waiting for it"]
     assert weights.is_ready(spec(source))
 
 
