@@ -19,6 +19,7 @@ from lab.run.gate import Gate, Limits, parse_size
 from lab.serve.eviction import Refused
 from lab.spec import ModelSpec
 from lab.watch import host
+from tests.waiting import until
 
 triton = pytest.mark.triton
 ROOM = 2**62
@@ -87,9 +88,7 @@ def test_a_model_whose_process_dies_is_loaded_anew(triton_server, models):
         os.kill(stub, signal.SIGKILL)
         status, text = ask(gate, "resident_0", 2.0)
         assert status == 500, text
-        until = time.monotonic() + 20
-        while ask(gate, "resident_0", 3.0) != (200, 3.0):
-            assert time.monotonic() < until
+        until(lambda: ask(gate, "resident_0", 3.0) == (200, 3.0), "the model loaded anew")
         assert gate.residency.counts["loads"] == 2
         gate.unload("resident_0")
 
@@ -99,16 +98,13 @@ def test_a_model_whose_process_is_killed_while_it_loads_is_refused_by_its_reason
     with Gate(triton_server, [ModelSpec(name="digits")], ROOM, limits=Limits(retry_s=0.1)) as gate:
         with ThreadPoolExecutor(1) as pool:
             load = pool.submit(gate.acquire, "digits")
-            until = time.monotonic() + 20
-            while not (stubs := host.model_processes(triton_server.pid).get("digits")):
-                assert time.monotonic() < until
-                time.sleep(0.01)
+            stubs = until(lambda: host.model_processes(triton_server.pid).get("digits"), "its process")
             os.kill(stubs[0], signal.SIGKILL)
             with pytest.raises(Refused, match="model digits did not load") as refusal:
                 load.result(60)
         assert refusal.value.reason == "failed"
         assert gate.residency.places() == {"digits": "absent"}
-        time.sleep(0.2)
+        time.sleep(0.2)  # longer than a failure is remembered
         gate.acquire("digits")  # the next try has a process of its own
         gate.release("digits")
         gate.unload("digits")

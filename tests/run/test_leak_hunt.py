@@ -66,7 +66,7 @@ def test_a_clean_model_is_cleared(triton_server):
     found = leak.hunt(triton_server, leak.subject("null"), 3, report=lambda line: None)
     assert found.parts["shared_memory"].bytes == found.parts["processes"].bytes == 0
     assert found.verdict != "leak"
-    assert found.residue_bytes < 0.05 * found.model_bytes
+    assert found.residue_bytes < 2 * MIB  # what a server's own heap may grow by while others' tests use it too
 
 
 @pytest.mark.parametrize(
