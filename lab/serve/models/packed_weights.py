@@ -69,7 +69,9 @@ def read(folder: WeightsFolder, config: LlamaConfig) -> Weights:
 def scale_bytes(weights: Weights) -> int:
     """Bytes of scales, and of the zero points in them, that a step reads: what blocks hold besides their steps."""
     head, embedding = weights.matrices[-1, HEAD].tolist(), weights.matrices[-1, EMBEDDING].tolist()
-    placed = {start: (kind, steps, group) for start, kind, steps, group in weights.matrices.reshape(-1, 4).tolist() if steps}
+    placed = {
+        start: (kind, steps, group) for start, kind, steps, group in weights.matrices.reshape(-1, 4).tolist() if steps
+    }
     starts, total = sorted(placed), 0
     for start, end in zip(starts, [*starts[1:], weights.arena.size], strict=True):
         if start != embedding[0] or embedding == head:  # of an embedding of its own a step reads a row a token
