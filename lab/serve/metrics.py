@@ -79,6 +79,9 @@ ENGINE_FAMILIES = (
 Fields are engine_running, …, summed over instances; rows only for a model that has an engine. Unlike Triton's own they
 begin at 0 with every load, as the statistics endpoint's do: a counter that falls was reloaded."""
 
+NOTE_FAMILY = "lab_engine_note"
+"""What an engine says of itself in words, in the label `note`: the reason of field engine_note, which has no value."""
+
 METRICS_LIMIT_S = 2.0
 
 
@@ -213,7 +216,7 @@ def _prometheus(url: str | None, models: Sequence[str]) -> Iterator[Row]:
 def _engine(own: Sequence[Sample]) -> Iterator[tuple[str, float | None, str | None]]:
     """field, value, reason. At a reload the engine before lives until its last answers are sent: the newer one counts.
     Without a KV cache an engine has no cache figures."""
-    told = [sample for sample in own if sample.family in ENGINE_FAMILIES]
+    told = [sample for sample in own if sample.family in (*ENGINE_FAMILIES, NOTE_FAMILY)]
     newest: dict[str, int] = {}
     for sample in told:
         instance, loaded = _origin(sample)
@@ -223,6 +226,9 @@ def _engine(own: Sequence[Sample]) -> Iterator[tuple[str, float | None, str | No
         values = [sample.value for sample in told if sample.family == family]
         name = family.removeprefix("lab_engine_")
         yield f"engine_{name}", sum(values) if values else None, None if values else f"the engine tells no {name}"
+    notes = sorted({sample.labels.get("note", "") for sample in told if sample.family == NOTE_FAMILY})
+    if notes:
+        yield "engine_note", None, "; ".join(notes)
 
 
 def _origin(sample: Sample) -> tuple[str, int]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numba import njit
 
-from lab.serve.models import kernels
+from lab.serve.models import kernels, vector_code
 from lab.serve.models.vector_code import nearest
 
 
@@ -37,8 +37,8 @@ def test_exp() -> None:
 @njit
 def round_all(values: Any, out: Any, back: Any) -> None:
     for i in range(len(values)):
-        out[i] = kernels.rounded(values[i])
-        back[i] = kernels.expanded(out[i])
+        out[i] = vector_code.rounded(values[i])
+        back[i] = vector_code.expanded(out[i])
 
 
 def test_rounding_is_torchs() -> None:

@@ -3,14 +3,16 @@ computed."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from lab.serve.models import compiled_decoder
 from lab.serve.models.compiled_decoder import CompiledDecoder
-from lab.serve.models.decoder import Decoder, Span
+from lab.serve.models.decoder import Decoder, Span, decoder_of
 from lab.serve.models.quantized_reader import WeightsFolder
 from tests.serve.conftest import relative_rms, save_llama
 from tests.serve.rounded_weights import save_rounded
@@ -153,3 +155,32 @@ def test_nan_in_a_weight_is_refused_by_name(folders: dict[str, Path], tmp_path: 
     for load in (CompiledDecoder.load, lambda folder: Decoder.load(folder, torch.bfloat16)):
         with pytest.raises(ValueError, match=name):
             load(folder)
+
+
+def test_a_format_without_a_fast_kernel_says_so(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Decoder.load(folders["bf16"], torch.bfloat16).notes == ()
+    assert "int4 on cpu by torch: weights become bf16 anew" in Decoder.load(folders["int4"], torch.bfloat16).notes[0]
+    lacking = {format: (False, f"AVX{format}") for format in range(4)}
+    monkeypatch.setattr(compiled_decoder, "NEEDED", lacking)
+    assert [note.split(",")[0] for note in CompiledDecoder.load(folders["one block only"]).notes] == [
+        "bf16 without AVX0",
+        "int4 without AVX3",
+    ]
+    assert len(CompiledDecoder.load(folders["int8"], 1, "int8").notes) == 2
+    monkeypatch.setattr(compiled_decoder, "NEEDED", dict.fromkeys(range(4), (True, "")))
+    assert CompiledDecoder.load(folders["int4"]).notes == ()
+
+
+def test_without_a_compiler_torch_serves_and_says_so(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, compiled_decoder.__name__, None)
+    decoder = decoder_of(folders["int8"], "int8")
+    assert isinstance(decoder, Decoder)
+    assert "without the compiled decoder" in decoder.notes[1]
+
+
+def test_a_folder_of_another_precision_is_refused(folders: dict[str, Path]) -> None:
+    with pytest.raises(ValueError, match="its weights are int8; allowed: int4"):
+        decoder_of(folders["int8"], "int4")
+    with pytest.raises(ValueError, match="its weights are int8; allowed: fp32"):
+        decoder_of(folders["int8"], "fp32")
+    assert decoder_of(folders["bf16"], "fp32").precision == "fp32"

@@ -15,7 +15,7 @@ from numba import njit
 from lab.serve.models import kernels
 from lab.serve.models.formats import BF16, BLOCK, INT4, INT8, INT8_WEIGHT, NAMES, Matrix, pack, padded
 from lab.serve.models.kernels import Placed
-from lab.serve.models.tiles import HAS_BF16, TILE
+from lab.serve.models.tiles import HAS_BF16, SIZES, TILE
 from tests.serve.rounded_weights import rounded_4, rounded_8
 
 FORMATS = [BF16, INT8, INT8_WEIGHT, INT4]
@@ -87,7 +87,7 @@ def test_a_product_of_any_size(format: int, rows: int, columns: int) -> None:
     random = np.random.default_rng(rows)
     matrix, weight = stored(format, random.standard_normal((rows, columns)).astype(np.float32))
     values = random.standard_normal((11, columns)).astype(np.float32)
-    found = {at_once: product(matrix, values, at_once) for at_once in range(1, TILE + 1)}
+    found = {at_once: product(matrix, values, at_once) for at_once in SIZES}
     assert all(np.array_equal(found[TILE], other) for other in found.values())
     if format == INT8:
         assert np.array_equal(found[TILE], integer_product(matrix, values))

@@ -24,14 +24,14 @@ import torch
 from torch import Tensor
 
 from .decoder import Span
-from .formats import BF16, BLOCK, COLUMNS, INT8_WEIGHT, LANES, padded
+from .formats import BF16, BLOCK, COLUMNS, INT8_WEIGHT, LANES, NAMES, padded
 from .forward import EMBEDDING, QKV, Batch, Cache, Shape, Space, Weights, forward, head_words, phases
 from .llama_config import LlamaConfig
 from .packed_weights import read as read_weights
 from .packed_weights import scale_bytes
-from .pieces import EPOCH, FIRST
+from .pieces import EPOCH, LINE, places
 from .quantized_reader import WeightsFolder
-from .tiles import TILE
+from .tiles import NEEDED, TILE
 
 
 class PackedCache:
@@ -130,6 +130,16 @@ class CompiledDecoder:
         return used - 4 * embedding
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know of its speed: formats that this processor has no fast products for."""
+        used = {int(format) for _, format, steps, _ in self._weights.matrices.reshape(-1, 4) if steps}
+        return tuple(
+            f"{NAMES[format]} without {NEEDED[format][1]}, which this processor lacks: the products are right and slow"
+            for format in sorted(used | {self._cache_format})
+            if not NEEDED[format][0]
+        )
+
+    @property
     def scale_bytes(self) -> int:
         """Of weight_bytes, those of scales and the zero points in them."""
         return scale_bytes(self._weights)
@@ -163,7 +173,7 @@ class CompiledDecoder:
             self._space = self._make_space(rows, cache.view.tokens)
         logits = np.empty((len(batch.last), padded(self.config.vocabulary)), np.float32)
         meeting = self._space.meeting
-        meeting[FIRST:] = 0
+        meeting[LINE:] = 0
         epoch = int(meeting[EPOCH])
         job = (epoch, *(tuple(part) for part in (self._shape, self._weights, batch, cache.view, self._space)), logits)
         for helper in self._helpers:
@@ -191,7 +201,7 @@ class CompiledDecoder:
             qkv=floats(rows, padded((shape.heads + 2 * shape.kv_heads) * shape.head_dim)),
             answer=pairs(rows, heads),
             inner=pairs(rows, shape.mlp),
-            meeting=np.zeros(FIRST + 2 * phases(shape.layers), np.int64),
+            meeting=np.zeros(places(phases(shape.layers), threads), np.int64),
             entered=pairs(threads, rows, longest + longest // 4),  # INT4: a sum for 8 columns or more
             row=floats(threads, longest),
             queries=pairs(threads, group, shape.head_dim),

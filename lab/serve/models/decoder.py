@@ -74,6 +74,11 @@ class Decoder:
         self.layers = [parts.layer(f"model.layers.{i}") for i in range(config.layers)]
         self.cos, self.sin = _rotations(config, dtype, device)
         self._kv_cache_precision = kv_cache_precision
+        self.notes: tuple[str, ...] = ()
+        """What to know of its speed."""
+        if folder.precision:
+            kept = f"{folder.precision} on {device} by torch: weights become {NAMES[dtype]} anew for every product"
+            self.notes += (f"{kept}, which saves memory and costs time",)
 
     @classmethod
     def load(
@@ -195,14 +200,21 @@ def load(
     the activations; whether the weights are quantized is the folder's matter.
 
     ValueError when the folder's architecture is another one, or a tensor is missing or refused."""
+    missing = None
     if device == "cpu" and dtype == torch.bfloat16:
-        from .compiled_decoder import CompiledDecoder  # brings a compiler, which a GPU needs none of
-
         torch.set_num_threads(1)  # it only picks tokens then, and would wait for a second thread that has no core
-        return CompiledDecoder.load(folder, threads, kv_cache_precision)
+        try:
+            from .compiled_decoder import CompiledDecoder  # brings a compiler, which a GPU needs none of
+        except ImportError as error:
+            missing = error
+        else:
+            return CompiledDecoder.load(folder, threads, kv_cache_precision)
     if device == "cpu":
         torch.set_num_threads(threads)
-    return Decoder.load(folder, dtype, device, kv_cache_precision)
+    decoder = Decoder.load(folder, dtype, device, kv_cache_precision)
+    if missing is not None:
+        decoder.notes += (f"without the compiled decoder, three times as slow: {missing}",)
+    return decoder
 
 
 def decoder_of(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -37,9 +37,11 @@ SUMS = (
 
 
 class EngineMetrics:
-    def __init__(self, args: Mapping[str, str], read: Callable[[], Mapping[str, float]]) -> None:
+    def __init__(
+        self, args: Mapping[str, str], read: Callable[[], Mapping[str, float]], notes: Sequence[str] = ()
+    ) -> None:
         """`args` as Triton gives them to a model. `read` gives values by names of GAUGES and SUMS; one that it lacks
-        from the beginning is not told at all."""
+        from the beginning is not told at all. `notes` are lab_engine_note, each as a label of its own 1."""
         labels = {
             "model": args["model_name"],
             "version": args["model_version"],
@@ -53,6 +55,13 @@ class EngineMetrics:
             for name in sorted(read().keys() & set(names)):
                 family = pb_utils.MetricFamily(name=PREFIX + name, description=f"engine: {name}", kind=kind)
                 self._metrics[name] = family, family.Metric(labels=labels)
+        if notes:
+            family = pb_utils.MetricFamily(
+                name=PREFIX + "note", description="engine: what to know of it", kind=pb_utils.MetricFamily.GAUGE
+            )
+        for note in notes:
+            self._metrics[note] = family, family.Metric(labels={**labels, "note": note})
+            self._metrics[note][1].set(1)
         self._tell()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)

@@ -8,33 +8,42 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 LEVELS = 127
 """To either side of 0."""
 
+LEAST = 1e-30
+"""Of a row's largest magnitude: below it all its levels are 0."""
+
 
 def in_levels(x: Tensor) -> tuple[Tensor, Tensor]:
     """Each row of x [..., n] rounded to LEVELS levels to either side of 0, the outermost for its largest magnitude:
-    int8 levels, and their scale float32 [..., 1]. A row of zeros has the scale 0."""
+    int8 levels, and their scale float32 [..., 1]."""
     x = x.float()
-    largest = x.abs().amax(dim=-1, keepdim=True)
-    inverse = torch.where(largest > 0, LEVELS / largest, 0)
-    return (x * inverse).round_().to(torch.int8), largest / LEVELS
+    largest = x.abs().amax(dim=-1, keepdim=True).clamp_min_(LEAST)
+    return (x * (LEVELS / largest)).round_().to(torch.int8), largest / LEVELS
 
 
 class Int8Linear:
-    """A weight [out, in] and a bias applied to rows, both rounded: x [..., in] → float32 [..., out].
+    """A weight [out, in] and a bias [out] applied to rows, both rounded: x [..., in] → float32 [..., out].
 
-    ValueError, with `name`, when the weight holds what is no finite number."""
+    On a CPU by oneDNN's product of bytes. On a GPU the levels are multiplied as float32, which holds their sums as
+    exactly as matters and is no faster than fp32.
+
+    ValueError, with `name`, when the weight holds what is no finite number.
+    """
 
     def __init__(self, name: str, weight: Tensor, bias: Tensor) -> None:
         if not weight.isfinite().all():
             raise ValueError(f"{name} holds NaN or infinity; allowed: finite numbers")
         levels, scale = in_levels(weight)
-        self._bias, self._scale = bias.float(), scale.flatten()
-        self._levels = levels.t()
+        self._levels, self._scale, self._bias = levels, scale.flatten(), bias.float()
 
     def __call__(self, x: Tensor) -> Tensor:
         levels, scale = in_levels(x)
-        sums = torch._int_mm(levels.view(-1, levels.shape[-1]), self._levels)
-        return sums.view(*x.shape[:-1], -1) * (scale * self._scale) + self._bias
+        if x.is_cuda:
+            sums = linear(levels.float(), self._levels.float())
+        else:
+            sums = torch._int_mm(levels.flatten(0, -2), self._levels.t()).view(*x.shape[:-1], -1).float()
+        return torch.addcmul(self._bias, sums, scale * self._scale)

@@ -16,8 +16,8 @@ from numba import njit
 
 from .formats import BF16, BLOCK, INT4, INT8, INT8_WEIGHT, LANES
 from .pieces import finish, take, wait
-from .tiles import LEVELS, TILE, tile_bf16, tile_int4, tile_int8, tile_int8_weight
-from .vector_code import bits, from_bits, nearest
+from .tiles import FEW, LEVELS, TILE, tile_bf16, tile_int4, tile_int8, tile_int8_weight
+from .vector_code import bits, expanded, from_bits, nearest, rounded
 
 ONE, HALF = np.float32(1), np.float32(0.5)
 LOG2_E, LN_2 = np.float32(1.4426950408889634), np.float32(0.6931471805599453)
@@ -44,6 +44,13 @@ def padded_(n: Any, multiple: Any) -> Any:
     return (n + multiple - 1) // multiple * multiple
 
 
+@njit(inline="always")
+def byte_at(row: Any, column: Any) -> Any:
+    """Where in a block of INT8_WEIGHT, from its first step on, the weight of a row and a column stands."""
+    four, pair, half = row % BLOCK // 4, column % 4 // 2, column % 2
+    return column // 4 * 4 * BLOCK + four * 16 + pair * 8 + row % 4 * 2 + half
+
+
 @njit
 def words_of(matrix: Any) -> Any:
     """Words of a block: formats.block_words."""
@@ -68,22 +75,17 @@ def exp(x: Any) -> Any:
 
 
 @njit(inline="always")
-def rounded(value: Any) -> Any:
-    """float32 → the nearest bfloat16, ties to even, as uint16."""
-    b = bits(value)
-    return np.uint16((b + np.int32(0x7FFF) + ((b >> np.int32(16)) & np.int32(1))) >> np.int32(16))
-
-
-@njit(inline="always")
-def expanded(value: Any) -> Any:
-    return from_bits(np.int32(np.int32(value) << np.int32(16)))
+def at_once(rows: Any) -> Any:
+    """Of so many rows, how many the next tile takes."""
+    return TILE if rows >= TILE else min(rows, FEW)
 
 
 @njit
 def tile(
     matrix: Any, n: Any, arena: Any, at: Any, x: Any, row: Any, sums: Any, ahead: Any = AHEAD, stride: Any = 4 * BLOCK
 ) -> None:
-    """The block at word `at`, of a matrix like `matrix`, times rows `row` to `row + n` of x; n from 1 to TILE. For
+    """The block at word `at`, of a matrix like `matrix`, times rows `row` to `row + n` of x; n as
+    `at_once` gives. For
     INT8 and INT8_WEIGHT the scales are still to be applied."""
     format, steps, group = matrix.format, matrix.steps, matrix.group
     if format == BF16:
@@ -101,25 +103,27 @@ def scale(matrix: Any, arena: Any, at: Any, x: Any, row: Any, sums: Any, n: Any)
     """The scales of the block at word `at` applied to a tile's sums, where the tile has not done it."""
     if matrix.format != INT8 and matrix.format != INT8_WEIGHT:
         return
-    scales = arena.view(np.float32)
+    scales = arena[at : at + BLOCK].view(np.float32)
     for i in range(n):
         own = from_bits(np.int32(x[row + i, 1])) if matrix.format == INT8 else ONE
         for lane in range(BLOCK):
-            sums[i, lane] *= scales[at + lane] * own
+            sums[i, lane] *= scales[lane] * own
 
 
 @njit
 def store(sums: Any, n: Any, out: Any, row: Any, block: Any) -> None:
     for i in range(n):
+        line = out[row + i, block * BLOCK : (block + 1) * BLOCK]
         for lane in range(BLOCK):
-            out[row + i, block * BLOCK + lane] = sums[i, lane]
+            line[lane] = sums[i, lane]
 
 
 @njit
 def add(sums: Any, n: Any, out: Any, row: Any, block: Any) -> None:
     for i in range(n):
+        line = out[row + i, block * BLOCK : (block + 1) * BLOCK]
         for lane in range(BLOCK):
-            out[row + i, block * BLOCK + lane] += sums[i, lane]
+            line[lane] += sums[i, lane]
 
 
 @njit(fastmath=True)
@@ -127,49 +131,47 @@ def swiglu(sums: Any, n: Any, out: Any, row: Any, block: Any) -> None:
     """silu(gate) × up, in bfloat16 (https://arxiv.org/abs/2002.05202)."""
     halves = out.view(np.uint16)
     for i in range(n):
+        line = halves[row + i, block * LANES : (block + 1) * LANES]
         for lane in range(LANES):
             gate = sums[i, lane]
-            halves[row + i, block * LANES + lane] = rounded(gate / (ONE + exp(-gate)) * sums[i, LANES + lane])
+            line[lane] = rounded(gate / (ONE + exp(-gate)) * sums[i, LANES + lane])
+
+
+STORE, ADD, SWIGLU = range(3)
+"""What becomes of a product: it is stored, added to what is there, or the gated unit of its halves is stored."""
 
 
 @njit
-def cut(blocks: Any) -> Any:
-    """(blocks of a piece, pieces): enough of them that threads end together, few enough that taking one is cheap."""
-    grain = min(max(blocks // 16, 1), 8)
-    return grain, (blocks + grain - 1) // grain
-
-
-def _product(end: Any) -> Any:
-    @njit
-    def product(
-        phase: Any, arena: Any, matrix: Any, blocks: Any, x: Any, rows: Any, out: Any, space: Any, me: Any
-    ) -> None:
-        """out ← `rows` rows of x, as the matrix wants them, times the matrix, ended by `end`; all threads' work."""
-        sums, words = space.sums[me], words_of(matrix)
-        grain, pieces = cut(blocks)
-        passes = (rows + TILE - 1) // TILE
-        while True:
-            piece = take(space.meeting, phase, pieces)
-            if piece < 0:
-                break
-            for block in range(piece * grain, min((piece + 1) * grain, blocks)):
-                at, ahead, stride = matrix.at + block * words, AHEAD, 4 * words // matrix.steps
-                if passes > 1:  # each asks for its part of the next block, so that reading never waits for computing
-                    ahead, stride = 4 * words, stride // passes
-                for row in range(0, rows, TILE):
-                    n = min(TILE, rows - row)
-                    tile(matrix, n, arena, at, x, row, sums, ahead, stride)
-                    if passes > 1:
-                        ahead += matrix.steps * stride
-                    scale(matrix, arena, at, x, row, sums, n)
-                    end(sums, n, out, row, block)
-            finish(space.meeting, phase)
-        wait(space.meeting, phase, pieces)
-
-    return product
-
-
-store_product, add_product, swiglu_product = _product(store), _product(add), _product(swiglu)
+def product(
+    phase: Any, arena: Any, matrix: Any, blocks: Any, x: Any, rows: Any, end: Any, out: Any, space: Any, me: Any
+) -> None:
+    """`rows` rows of x, as the matrix wants them, times the matrix, ended by `end` in `out`; all threads' work."""
+    sums, words, threads = space.sums[me], words_of(matrix), len(space.sums)
+    passes, done = rows // TILE + (rows % TILE + FEW - 1) // FEW, 0
+    while True:
+        block = take(space.meeting, phase, blocks, threads, me)
+        if block < 0:
+            break
+        at, ahead, stride = matrix.at + block * words, AHEAD, 4 * words // matrix.steps
+        if passes > 1:  # each asks for its part of the next block, so that reading never waits for computing
+            ahead, stride = 4 * words, stride // passes
+        row = 0
+        while row < rows:
+            n = at_once(rows - row)
+            tile(matrix, n, arena, at, x, row, sums, ahead, stride)
+            if passes > 1:
+                ahead += matrix.steps * stride
+            scale(matrix, arena, at, x, row, sums, n)
+            if end == STORE:
+                store(sums, n, out, row, block)
+            elif end == ADD:
+                add(sums, n, out, row, block)
+            else:
+                swiglu(sums, n, out, row, block)
+            row += n
+        done += 1
+    finish(space.meeting, phase, threads, done)
+    wait(space.meeting, phase, blocks, threads)
 
 
 # --- rows as they enter a product ---------------------------------------------------------------------------------
@@ -201,13 +203,14 @@ def enter(matrix: Any, values: Any, columns: Any, out: Any, row: Any) -> None:
         halves[columns : padded_(columns, 4)] = 0
 
 
-@njit(fastmath=True)
+@njit
 def largest_of(values: Any, columns: Any) -> Any:
-    """The largest magnitude."""
-    largest = np.float32(0)
+    """The largest magnitude. By its bits, whose order is that of whole numbers: those LLVM compares in vectors."""
+    most = np.int32(0)
     for i in range(columns):
-        largest = max(largest, abs(values[i]))
-    return largest
+        magnitude = np.int32(bits(values[i]) & np.int32(0x7FFFFFFF))
+        most = magnitude if magnitude > most else most
+    return from_bits(most)
 
 
 @njit
@@ -215,35 +218,44 @@ def enter_levels(values: Any, columns: Any, steps: Any, out: Any) -> None:
     """In 127 levels to either side of 0, the outermost for the row's largest."""
     largest = largest_of(values, columns)
     inverse = LEVEL_MOST / largest if largest > 0 else np.float32(0)
-    levels, total = out.view(np.int8), np.int32(0)
+    levels, total = out[LEVELS:].view(np.int8), np.int32(0)
     for i in range(columns):
         level = nearest(values[i] * inverse)
-        levels[4 * LEVELS + i] = level
-        total += level
-    levels[4 * LEVELS + columns : 4 * (LEVELS + steps)] = 0
-    out[0] = np.uint32(np.int32(-128) * total)
+        levels[i] = level
+        total = np.int32(total + level)
+    levels[columns : 4 * steps] = 0
+    out[0] = np.uint32(-128 * total)
     out[1] = np.uint32(bits(largest / LEVEL_MOST))
 
 
 @njit(fastmath=True)
 def enter_groups(values: Any, groups: Any, group: Any, out: Any) -> None:
-    halves, columns, words = out.view(np.uint16), 8 * group, 4 * group + 1
+    columns, words = 8 * group, 4 * group + 1
     for g in range(groups):
+        given, halves = values[g * columns : (g + 1) * columns], out[g * words + 1 : (g + 1) * words].view(np.uint16)
         total = np.float32(0)
         for i in range(columns):
-            half = rounded(values[g * columns + i])
-            halves[2 * (g * words + 1) + i] = half
+            half = rounded(given[i])
+            halves[i] = half
             total += expanded(half)
         out[g * words] = np.uint32(bits(total))
+
+
+@njit(inline="always")
+def in_order(value: Any) -> Any:
+    """A float32 as a whole number of the same order, see largest_of. Its own inverse, but for the type."""
+    b = bits(value)
+    return np.int32(b ^ ((b >> np.int32(31)) & np.int32(0x7FFFFFFF)))
 
 
 @njit(fastmath=True)
 def softmax(scores: Any, count: Any) -> Any:
     """The first `count` scores become e^(score - largest); their sum."""
-    largest = scores[0]
+    most = in_order(scores[0])
     for t in range(1, count):
-        largest = max(largest, scores[t])
-    total = np.float32(0)
+        this = in_order(scores[t])
+        most = this if this > most else most
+    largest, total = from_bits(in_order(from_bits(most))), np.float32(0)
     for t in range(count):
         share = exp(scores[t] - largest)
         total += share

@@ -53,6 +53,7 @@ class TritonPythonModel:
                 scale_bytes=decoder.scale_bytes,
                 cache_bytes=cache_bytes,
             ),
+            decoder.notes,
         )
 
     def execute(self, requests: list[Any]) -> None:

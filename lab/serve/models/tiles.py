@@ -34,8 +34,18 @@ from .formats import BF16, INT4, INT8, INT8_WEIGHT, LANES
 from .vector_code import FEATURES, FLOAT, FLOATS, INT, INT64, INTS, call, intrinsic, loop, spread
 
 HAS_BF16, HAS_VNNI, HAS_VBMI = (f"+avx512{name}" in FEATURES for name in ("bf16", "vnni", "vbmi"))
-TILE = 8 if "+avx512f" in FEATURES else 3
-"""Vectors of a tile at most: as many as leave their 2 × TILE sums in registers."""
+NEEDED = {
+    BF16: (HAS_BF16, "AVX512_BF16"),
+    INT8: (HAS_VNNI, "AVX512_VNNI"),
+    INT8_WEIGHT: (HAS_BF16 and HAS_VBMI, "AVX512_BF16 and AVX512_VBMI"),
+    INT4: (HAS_BF16, "AVX512_BF16"),
+}
+"""What makes a format fast, and whether it is there."""
+
+SIZES = (1, 2, 3, 4, 8) if "+avx512f" in FEATURES else (1, 2, 3)
+"""Vectors that a tile may have: each size is code of its own, which takes a while to compile."""
+TILE, FEW = SIZES[-1], 4 if SIZES[-1] == 8 else 3
+"""The most, as many as leave their 2 × TILE sums in registers; and up to how many there is each size."""
 
 LEVELS = 2
 """Words of an INT8 row before its levels."""
@@ -203,14 +213,20 @@ class _Product:
         return loop(builder, steps, sums, step)
 
     def _step(self, line: Any, word: Any, sums: list[Any]) -> list[Any]:
-        builder, new = self._builder, list(sums)
+        """Pairs of one step are summed up before they join `sums`, so that steps need not wait for each other."""
+        builder, words, new = self._builder, WORDS[self._format], []
         add = _add_fours if self._format == INT8 else _add_pairs
         halves = [_UNPACK[self._format](builder, self._line(line, half)) for half in range(2)]
         for i, row in enumerate(self._rows):
-            for k in range(WORDS[self._format]):
-                vector = self._word(row, builder.add(word, INT64(k)))
-                for half in range(2):
-                    new[2 * i + half] = add(builder, new[2 * i + half], halves[half][k], vector)
+            vectors = [self._word(row, builder.add(word, INT64(k))) for k in range(words)]
+            for half in range(2):
+                old, own = sums[2 * i + half], ir.Constant(FLOATS, [0.0] * LANES)
+                if words == 1:
+                    new.append(add(builder, old, halves[half][0], vectors[0]))
+                    continue
+                for lanes, vector in zip(halves[half], vectors, strict=True):
+                    own = add(builder, own, lanes, vector)
+                new.append(builder.fadd(old, own))
         return new
 
     def _line(self, line: Any, half: int) -> Any:
@@ -254,7 +270,7 @@ def _tile(format: int) -> Any:
             rows = [builder.gep(x.data, [builder.mul(builder.add(row, INT64(i)), width)]) for i in range(TILE)]
             after = builder.append_basic_block("tile.end")
             choice = builder.switch(n, after)
-            for vectors in range(1, TILE + 1):
+            for vectors in SIZES:
                 choice.add_case(INT64(vectors), builder.append_basic_block(f"tile.{vectors}"))
                 builder.position_at_end(choice.cases[-1][1])
                 product = _Product(builder, format, block, rows[:vectors], ahead, stride)
@@ -273,7 +289,7 @@ def _tile(format: int) -> Any:
 tile_bf16, tile_int8, tile_int8_weight, tile_int4 = (_tile(format) for format in (BF16, INT8, INT8_WEIGHT, INT4))
 """tile(n, matrix uint32 [:], at, x uint32 [:, :], row, steps, group, y float32 [n or more, BLOCK], ahead, stride): the
 block whose first step (INT4: first group) begins at word `at` of `matrix`, times rows `row` to `row + n` of x, into y;
-n from 1 to TILE, `steps` one or more, `group` steps a group in INT4. Scales are applied in INT4 only.
+n is one of SIZES, `steps` one or more, `group` steps a group in INT4. Scales are applied in INT4 only.
 
 Meanwhile memory is asked for what will be needed next: at each step for the bytes of a step, `ahead` bytes behind the
 beginning of the block plus `stride` a step."""

@@ -128,3 +128,26 @@ def nearest(typing: Any, value: Any) -> Any:
         return builder.fptosi(call(builder, "llvm.rint.f32", FLOAT, arguments[0]), INT)
 
     return types.int32(types.float32), generate
+
+
+@intrinsic
+def rounded(typing: Any, value: Any) -> Any:
+    """The bfloat16 nearest to a float32, ties to even, as uint16."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        bits_ = builder.bitcast(arguments[0], INT)
+        odd = builder.and_(builder.lshr(bits_, INT(16)), INT(1))
+        sum_ = builder.add(builder.add(bits_, INT(0x7FFF)), odd)
+        return builder.trunc(builder.lshr(sum_, INT(16)), ir.IntType(16))
+
+    return types.uint16(types.float32), generate
+
+
+@intrinsic
+def expanded(typing: Any, value: Any) -> Any:
+    """A bfloat16, given as uint16, as float32."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(builder.shl(builder.zext(arguments[0], INT), INT(16)), FLOAT)
+
+    return types.float32(types.uint16), generate
