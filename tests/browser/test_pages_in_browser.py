@@ -29,6 +29,8 @@ TOUR = (
     "try_it",
     "live?run=" + DONE,
     "runs",
+    f"compare?base={DONE}.10&run={DONE}.12",
+    "cost?run=" + DONE,
     "system",
 )
 

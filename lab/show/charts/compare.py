@@ -83,7 +83,7 @@ def curves(loads: Mapping[str, Sequence[Load]], quantity: str, slo_s: float | No
         solid = style.marker.removesuffix("-open")
         trace["marker"]["symbol"] = [solid if met else f"{solid}-open" for met in met_at]
         traces.append(trace)
-        ends.append(End(_brief(label), x[-1], y[-1], style))
+        ends.append(End(brief(label), x[-1], y[-1], style))
         best = max((served for served, _, _, met in points if met), default=None)
         reach = "met the objective at no load shown" if best is None else f"met it up to {format_rate(best)}"
         span = f"from {format_seconds(y[0] / 1e3)} at {format_rate(x[0])} to {format_seconds(y[-1] / 1e3)}"
@@ -266,7 +266,7 @@ def _styles() -> list[theme.Style]:
     return [theme.BASELINE, *theme.STYLES, theme.FIFTH]
 
 
-def _brief(label: str) -> str:
+def brief(label: str) -> str:
     """For the narrow place at a line's end."""
     return label if len(label) <= 22 else f"{label[:21].rstrip(' ,')}…"
 

@@ -116,13 +116,14 @@ def by_use(prices: Sequence[Price], chosen: Price, use: Use, per_hour_good: floa
         table[f"{label}, {of}"] = [at(percent / 100) for percent in table["hours in use, %"]]
         hover = f"{label}<br>%{{x:.0f}} % in use: %{{y:$,.4~g}}<extra></extra>"
         traces.append(line(label, 100 * shares, y, style, mode="lines", hovertemplate=hover))
-        ends.append(End(label, 100.0, y[-1], style))
+        # Its full name is in the data; beside a line there is room for what tells it apart.
+        ends.append(End(label.partition(" ")[0] if price.billing == "committed" else label, 100.0, y[-1], style))
         drawn += y
         takeaways.append(f"{label} {format_usd(at(0.25))} at 25 % and {format_usd(y[-1])} at 100 %")
     if not traces:
         return nothing_to_draw(title, "no price is chosen", height=height)
     y_range = log_range(drawn, least_decades=0.5)
-    margin = {"l": 72, "r": min(room(ends), 230), "t": 20, "b": 52}
+    margin = {"l": 72, "r": room(ends), "t": 20, "b": 52}
     layout = theme.layout(
         height=height,
         margin=margin,

@@ -153,8 +153,9 @@ def _upright(slo_s: float) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         "y": 0.04,
         "text": f"objective {format_setting_s(slo_s)}",
         "showarrow": False,
-        "xanchor": "left",
-        "xshift": 4,
+        "xanchor": "right",
+        "xshift": -4,
+        "bgcolor": "@surface",
         "font": {"size": 12, "color": "@muted"},
     }
     return [shape], [text]

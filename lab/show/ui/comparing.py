@@ -23,7 +23,7 @@ from lab.run.sides import Name
 from lab.show import grid as grids
 from lab.show import pooled
 from lab.show.charts import batching, compare, distribution
-from lab.show.charts.compare import Load
+from lab.show.charts.compare import Load, brief
 from lab.show.charts.figure import Chart
 from lab.show.charts.latency import percentiles
 from lab.show.grid import Grid
@@ -100,7 +100,7 @@ def _table(rows: Sequence[Difference], called: Sequence[str], alt: str) -> None:
     columns: dict[str, list[Any]] = {"field": [row.path for row in rows]}
     for n, label in enumerate(called):
         columns[label] = [_value(row, n) for row in rows]
-    st.dataframe(pd.DataFrame(columns), hide_index=True, height=min(38 + 35 * len(rows), 260), alt=alt)
+    st.dataframe(pd.DataFrame(columns), hide_index=True, height=min(40 + 35 * len(rows), 260), alt=alt)
 
 
 def _value(row: Difference, n: int) -> str:
@@ -116,10 +116,12 @@ def _value(row: Difference, n: int) -> str:
 
 def _charts(found: Sequence[Side], called: Sequence[str], other: int) -> None:
     view = st.segmented_control("Show", VIEWS, default=VIEWS[0], required=True, key="c_view", bind="query-params")
-    middle, right = st.columns(2, vertical_alignment="bottom")
-    scale = middle.segmented_control(
-        "Percentile of the curve", list(PERCENTILES), default="p99", required=True, key="c_pct", bind="query-params"
-    )
+    left, right = st.columns(2, vertical_alignment="bottom")
+    scale = "p99"
+    if view == VIEWS[0]:
+        scale = left.segmented_control(
+            "Percentile", list(PERCENTILES), default="p99", required=True, key="c_pct", bind="query-params"
+        )
     drawn = list(range(len(found)))
     if len(found) > FIRST:
         letters = list(LETTERS[: len(found)])
@@ -139,9 +141,9 @@ def _charts(found: Sequence[Side], called: Sequence[str], other: int) -> None:
         slo_s = found[0].slo.latency_s
         charts = [compare.curves(loads, scale, slo_s), compare.offered_served(loads)]
     elif view == "Distribution":
-        values = {called[n]: pooled.of_blocks(found[n].blocks) for n in drawn}
+        values = {brief(called[n]): pooled.of_blocks(found[n].blocks) for n in drawn}
         limit = found[0].slo.latency_s
-        charts = [percentiles(values, called[0], limit, "the chosen cells"), distribution.ecdf(values, limit)]
+        charts = [percentiles(values, brief(called[0]), limit, "the chosen cells"), distribution.ecdf(values, limit)]
     elif view == "Over time":
         charts = [_heat(found[n], called[n]) for n in pair]
     elif view == "Where time went":
