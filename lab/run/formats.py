@@ -11,6 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from lab.errors import LabError
 from lab.measure import ledger, steps
 from lab.measure.floors import Machine
@@ -18,6 +21,7 @@ from lab.measure.formats import QualityOf, change_answers, distinct, format_labe
 from lab.measure.judgement import same
 from lab.measure.ledger import Measured
 from lab.measure.quality import Quality
+from lab.measure.records import Window
 from lab.measure.summary import Summary
 from lab.measure.words import level_label
 from lab.run import quality
@@ -121,6 +125,8 @@ class Block(Protocol):
     @property
     def repeat(self) -> int: ...
     @property
+    def window(self) -> Window: ...
+    @property
     def summary(self) -> Summary: ...
 
 
@@ -186,6 +192,25 @@ def _beside(
         return None
     labels = [level_label(judge.factor, level) for level in (own[judge.factor], judge.baseline)]
     return steps.beside(labels[0], step, labels[1], base)
+
+
+def engine_notes(experiment: Experiment, blocks: Sequence[Block], server: pa.Table) -> list[str]:
+    """What engines said of themselves, each once with its format: that it runs without a fast kernel, for one."""
+    cells = experiment.cells()
+    said = server.filter(pc.and_(pc.equal(server["field"], "engine_note"), pc.is_valid(server["reason"])))
+    found: dict[str, None] = {}
+    for b in blocks:
+        model = cells[b.cell].model
+        own = said.filter(
+            pc.and_(
+                pc.equal(said["model"], model.name),
+                pc.and_(
+                    pc.greater_equal(said["t_ns"], b.window.start_ns), pc.less_equal(said["t_ns"], b.window.end_ns)
+                ),
+            )
+        )
+        found |= {f"{format_label(model)}: {reason}.": None for reason in own["reason"].to_pylist()}
+    return list(found)
 
 
 def quality_of(experiment: Experiment, told: Told) -> QualityOf | None:

@@ -110,7 +110,7 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
         "fleet": many,
         "answers": answers,
         "verdict": found.to_dict(),
-        "problems": _problems(folder, events, blocks, state),
+        "problems": _problems(folder, experiment, events, blocks, state),
     }
 
 
@@ -269,7 +269,7 @@ def _unequal(experiment: Experiment, answers: dict[str, Any]) -> str:
 
 
 def _problems(
-    folder: RunFolder, events: list[dict[str, Any]], blocks: list[BlockResult], state: str
+    folder: RunFolder, experiment: Experiment, events: list[dict[str, Any]], blocks: list[BlockResult], state: str
 ) -> list[dict[str, Any]]:
     """Problems of the run as a whole: what the runner noted, and each problem of a block once, with its count."""
     problems = [
@@ -277,6 +277,8 @@ def _problems(
         for e in events
         if e["kind"] in ("problem", "died")
     ]
+    for note in formats.engine_notes(experiment, blocks, folder.read("server")):
+        problems.append({"code": "engine_note", "text": note, "remedy": "", "blocks": None})
     for left_out in folder.document.get("missing", ()):
         remedy = "Run it where there is one."
         problems.append({"code": "not_measured", "text": left_out["text"], "remedy": remedy, "blocks": None})

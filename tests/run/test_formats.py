@@ -1,13 +1,16 @@
 """Formats of a run: which quality is evaluated and which is only told, and which load a process's memory belongs to."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from lab.errors import RunError
 from lab.measure.formats import format_label
 from lab.measure.quality import Quality
+from lab.measure.records import SERVER, Window
 from lab.run import catalogue, formats, quality, results, runner
 from lab.run.folder import RunFolder
 from lab.run.plan import settle
@@ -114,6 +117,21 @@ def test_a_block_has_the_memory_of_its_own_load_and_the_loads_before_it() -> Non
     assert idle[:3] == [100, 100, 90]
     assert held == [150, 151, 120, None]
     assert users[:3] == [[1, 8], [1, 8, 2], [4]]
+
+
+def test_what_an_engine_says_of_itself_is_told_once_with_its_format() -> None:
+    levels = [{"precision": "bf16"}, {"precision": "int8"}]
+    experiment = settle(catalogue.experiment("quantization"), [("model", levels)], quick=True)
+    rows = [(5, "engine_note", "no fast products"), (15, "engine_note", "no fast products"), (16, "engine_steps", None)]
+    columns = {
+        "t_ns": [t for t, _, _ in rows],
+        "model": ["llm"] * 3,
+        "field": [field for _, field, _ in rows],
+        "value": [None, None, 1.0],
+        "reason": [reason for _, _, reason in rows],
+    }
+    blocks: Any = [SimpleNamespace(cell=0, window=Window(20, 20, 30)), SimpleNamespace(cell=1, window=Window(0, 0, 18))]
+    assert formats.engine_notes(experiment, blocks, pa.table(columns, SERVER)) == ["int8: no fast products."]
 
 
 @pytest.mark.triton
