@@ -234,3 +234,16 @@ def test_an_answer_that_is_not_streamed_shows_its_first_token_at_its_end(request
     rows = [(0, 0, 50, "ok"), (0, 0, 150, "ok")]
     summary = summarize(requests_of(rows), window=window_of(1000), planned=2, slo=Slo(ttft_s=0.1))
     assert summary.slo_attainment_fraction == 0.5
+
+
+def test_good_tokens_are_those_of_answers_within_every_limit(summary_of, answer):
+    """Of three answers of ten tokens one begins too late and one breaks off: 10 good tokens in 10 s, 30 in all."""
+    slow = [(2_100, 4), (2_200, 3), (2_300, 3)]
+    given = (answer(GOLDEN), answer(slow), answer(GOLDEN, outcome="truncated"))
+    summary = summary_of(*given, slo=Slo(ttft_s=1.0))
+    assert summary.output_tokens_per_s == pytest.approx(3)
+    assert summary.good_tokens_per_s == pytest.approx(1)
+    assert summary_of(*given, slo=Slo(ttft_s=0.05)).good_tokens_per_s == 0
+    without = summary_of(*given)
+    assert without.good_tokens_per_s is None
+    assert without.notes["good_tokens_per_s"] == "no objective is given"
