@@ -43,10 +43,12 @@ questions = (
     ("pages/quantization.py", "What do 4 and 8 bits buy, and cost?", ":material/compress:"),
     ("pages/kv_cache.py", "What does the KV cache buy a language model?", ":material/memory:"),
     ("pages/scheduling.py", "One, static or continuous batching?", ":material/view_timeline:"),
+    ("pages/memory.py", "How many models fit, and who waits for the next?", ":material/view_cozy:"),
     ("pages/try_it.py", "Watch a language model write, token by token", ":material/chat:"),
 )
-for place, (page, question, icon) in zip(st.columns(len(questions)), questions, strict=True):
-    place.page_link(page, label=question, icon=icon)
+halves = st.columns(2)
+for n, (page, question, icon) in enumerate(questions):
+    halves[n % 2].page_link(page, label=question, icon=icon)
 
 ready, recent = st.columns([2, 3], gap="large")
 with ready:

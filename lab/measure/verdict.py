@@ -42,7 +42,7 @@ def verdict(
     a summary."""
     judge = experiment.judge
     if judge is None:
-        return Verdict(None, "This experiment judges nothing: it shows figures, and compares no two of them.", [])
+        return Verdict(None, "Nothing is compared here: these are figures, not a verdict.", [])
     missing = _nothing_to_compare(judge, cells, over)
     if missing:
         return Verdict(None, missing, [])

@@ -11,6 +11,7 @@ from tests.browser.conftest import LIMIT_MS, Dashboard, serving
 from tests.waiting import until
 
 ANSWER = ".lab-answer"
+GROWING = f"{ANSWER}:has(.lab-caret)"
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +25,9 @@ def heard(lab_home: Path) -> list[str]:
     return log.read_text().splitlines() if log.exists() else []
 
 
-def words(page: Page) -> int:
+def words(page: Page, where: str) -> int:
     """How many words stand in the answer; they are w1 w2 … in order."""
-    found = re.findall(r"w\d+", page.locator(ANSWER).first.inner_text())
+    found = re.findall(r"w\d+", page.locator(where).inner_text())
     assert found == [f"w{n}" for n in range(1, len(found) + 1)]
     return len(found)
 
@@ -39,12 +40,13 @@ def test_a_stop_keeps_the_text_and_ends_the_model_and_it_writes_again(
         write = page.get_by_role("button", name="Write")
         expect(write).to_be_enabled(timeout=LIMIT_MS)
         write.click(delay=120)
-        page.wait_for_function(f"() => document.querySelector('{ANSWER}')?.innerText.includes('w5')")
-        seen = words(page)
+        page.wait_for_function(f"() => document.querySelector('{GROWING}')?.innerText.includes('w5')")
+        seen = words(page, GROWING)
         page.get_by_role("button", name="Stop", exact=True).click(delay=120)
         expect(page.get_by_text(re.compile(r"It was stopped: \d+ tokens"))).to_be_visible(timeout=LIMIT_MS)
         expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
-        kept = words(page)
+        expect(page.locator(GROWING)).to_have_count(0)
+        kept = words(page, ANSWER)
         assert seen <= kept < 100  # of 300: it was not written to its end
         until(lambda turn=turn: heard(lab_home).count("let go") == turn, "the model to be let go")
         expect(page.get_by_text(f"It was stopped: {kept} tokens")).to_be_visible()
@@ -76,5 +78,6 @@ def test_a_prompt_that_was_just_typed_is_the_one_that_is_asked(page: Page, write
     page.get_by_role("textbox", name="Prompt").fill("Typed a moment ago")
     page.get_by_role("button", name="Write").click(delay=120)
     until(lambda: "asked Typed a moment ago" in heard(lab_home), "the new prompt to be asked")
+    page.wait_for_function(f"() => document.querySelector('{GROWING}')?.innerText.includes('w2')")
     page.get_by_role("button", name="Stop", exact=True).click(delay=120)
     expect(page.get_by_text(re.compile(r"It was stopped: \d+ token"))).to_be_visible(timeout=LIMIT_MS)

@@ -1,4 +1,4 @@
-"""Streamlit with a language model that needs no server: a numbered word every tenth of a second, 300 of them.
+"""Streamlit with a language model that needs no server: a numbered word four times a second, 300 of them.
 
 `python -m tests.browser.with_a_writer run app.py …` takes Streamlit's own arguments. A file beside Streamlit's log
 holds what it was asked and when it was let go, a line each, so that a test can tell a page that stops the model from
@@ -20,7 +20,7 @@ from lab.run.conversation import Piece
 from lab.spec import ModelSpec
 
 WORDS = 300
-EVERY_S = 0.1
+EVERY_S = 0.25
 
 
 def heard() -> Path:

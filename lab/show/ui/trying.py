@@ -6,7 +6,7 @@ import html
 import time
 from collections.abc import Generator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 import streamlit as st
@@ -16,7 +16,6 @@ from lab.measure.definitions import FIGURES, WHY, rescore
 from lab.measure.formats import format_label, is_baseline
 from lab.measure.words import format_metric, level_label, plural
 from lab.run import conversation
-from lab.run.conversation import Piece
 from lab.show.answer import Answer
 from lab.show.charts.answer import MOST_ROWS, timeline
 from lab.show.ui import chart, formats
@@ -108,33 +107,31 @@ def _cannot_be_asked(prompt: str, model: ModelSpec) -> str | None:
 
 
 def write(asked: Asked) -> None:
-    """The answer, visible as it comes; kept among the session's last when it ends, however it ends."""
+    """The answer, visible as it comes; kept among the session's last from its first piece on, however it ends.
+
+    A click anywhere starts the next script at once and ends this one only at its next call of Streamlit. So what came
+    is in the session before it is on the page, in a list that is changed in place."""
     button, slot = st.empty(), st.empty()
-    pieces: list[Piece] = []
-    # Taken before, changed in place after: a click ends this script at its next call of Streamlit, whichever that is.
     tried: list[Answer] = st.session_state.setdefault("tried", [])
     try:
         with st.spinner("The model gets ready"):
             grpc_url = conversation.prepare(asked.model)
         button.button("Stop", icon=":material/stop:", key="stop_writing")  # a click ends this run of the script
         # Closed at once when a click ends this script, so that the server stops too.
-        with closing(_growing(asked, grpc_url, pieces)) as texts:
+        with closing(_growing(asked, grpc_url, tried)) as texts:
             for text in texts:
                 slot.html(_answer_box(text, going=True))
     except LabError as error:
         st.error(str(error), icon=":material/error:")
-    finally:
-        if pieces:
-            tried.insert(0, Answer(asked.label, pieces[0].sent_ns, tuple(pieces)))
-            del tried[MOST_ROWS:]
     button.empty()
     slot.empty()
 
 
-def _growing(asked: Asked, grpc_url: str, pieces: list[Piece]) -> Generator[str, None, None]:
-    """The text so far, at most every REDRAW_S; each piece is added to `pieces`."""
-    text, drawn_s = "", 0.0
-    yield text
+def _growing(asked: Asked, grpc_url: str, tried: list[Answer]) -> Generator[str, None, None]:
+    """The text so far, at most every REDRAW_S; the answer so far stands first in `tried`, until a later script has
+    read it there."""
+    answer, drawn_s = Answer(asked.label, 0, ()), 0.0
+    yield ""
     for piece in conversation.say(
         asked.prompt,
         grpc_url=grpc_url,
@@ -142,15 +139,22 @@ def _growing(asked: Asked, grpc_url: str, pieces: list[Piece]) -> Generator[str,
         max_tokens=asked.max_tokens,
         temperature=asked.temperature,
     ):
-        pieces.append(piece)
-        text += piece.text
+        if answer.pieces and tried[0] is not answer:
+            return
+        grown = Answer(asked.label, piece.sent_ns, (*answer.pieces, piece))
+        tried[0 : 1 if answer.pieces else 0] = [grown]
+        del tried[MOST_ROWS:]
+        answer = grown
         if time.monotonic() - drawn_s >= REDRAW_S:
-            yield text
+            yield answer.text
             drawn_s = time.monotonic()
 
 
 def last_answer() -> Answer | None:
+    """The newest answer, as a value of this script's own: one that is being ended adds no more to it."""
     tried: list[Answer] = st.session_state.get("tried", [])
+    if tried:
+        tried[0] = replace(tried[0])
     return tried[0] if tried else None
 
 
