@@ -13,7 +13,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
@@ -33,7 +33,7 @@ from lab.spec import ModelSpec
 
 FLUSH_S = 0.5
 CALL_LIMIT_S = 300.0
-CLOSE_LIMIT_S = 90.0
+CLOSE_LIMIT_S = 20.0
 
 T = TypeVar("T")
 
@@ -146,7 +146,8 @@ class Gate:
     def close(self) -> None:
         """Refuse who waits, let a swap end, and stop listening; loaded models stay loaded."""
         try:
-            asyncio.run_coroutine_threadsafe(self._proxy.close(), self._loop).result(CLOSE_LIMIT_S)
+            with suppress(TimeoutError):  # Triton may load for minutes; its own stop ends that
+                asyncio.run_coroutine_threadsafe(self._proxy.close(), self._loop).result(CLOSE_LIMIT_S)
             asyncio.run_coroutine_threadsafe(asyncio.to_thread(self.flush), self._loop).result(CLOSE_LIMIT_S)
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
