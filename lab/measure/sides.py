@@ -32,7 +32,8 @@ NOT_SETTINGS = ("environment.load_average_before", "environment.niceness", "envi
 @dataclass(frozen=True)
 class Side:
     """One cell of one run: what was served and asked, the records of its repeats, and their summaries as dicts.
-    `name` is "RUN.CELL", or "RUN" for a run of one cell."""
+    `name` is "RUN.CELL", or "RUN" for a run of one cell; `quality` what its format costs in quality, in a sentence, ""
+    for one that costs nothing (the baseline) or has none."""
 
     name: str
     run_id: str
@@ -47,6 +48,7 @@ class Side:
     blocks: list[Block] = field(repr=False)
     summaries: list[dict[str, Any]] = field(repr=False)
     changed: bool = False
+    quality: str = ""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -146,6 +148,8 @@ def doubts(a: Side, b: Side) -> tuple[list[str], list[str]]:
     for side in (a, b):
         if side.state != "done":
             read_with.append(f"{side.name} is {side.state}: only a part of it was measured.")
+        if side.quality:
+            read_with.append(f"{side.name} answers otherwise than its baseline: {side.quality}")
         if side.changed:
             read_with.append(f"Settings of {side.name} were changed while it ran; its figures mix them.")
     if a.quick or b.quick:

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from lab.errors import FolderError, InputError
+from lab.measure.formats import is_baseline
+from lab.measure.quality import Quality
 from lab.measure.records import Requests, Window
 from lab.measure.segments import Block
 from lab.measure.sides import Side
 from lab.run.folder import RunFolder
-from lab.spec import Experiment, Slo, parse
+from lab.spec import Experiment, ModelSpec, Slo, parse
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ def _side(folder: RunFolder, number: int, alone: bool, document: Mapping[str, An
     experiment = parse(Experiment, folder.document["experiment"])
     blocks, workload = _blocks(folder, number)
     levels = experiment.cells()[number].factors
+    own = [cell for cell in document["cells"] if cell["role"] == "cell" and cell["factors"] == levels]
     return Side(
         name=folder.run_id if alone else f"{folder.run_id}.{number}",
         run_id=folder.run_id,
@@ -72,11 +75,18 @@ def _side(folder: RunFolder, number: int, alone: bool, document: Mapping[str, An
         slo=parse(Slo, folder.document["experiment"]["slo"]),
         environment={**folder.document.get("environment", {}), "triton": document.get("environment", {}).get("triton")},
         blocks=blocks,
-        summaries=[
-            cell["summary"] for cell in document["cells"] if cell["role"] == "cell" and cell["factors"] == levels
-        ],
+        summaries=[cell["summary"] for cell in own],
         changed=any(problem["code"] == "changed" for problem in document["problems"]),
+        quality=_quality(document, own[0].get("format") if own else None),
     )
+
+
+def _quality(document: Mapping[str, Any], label: str | None) -> str:
+    """What the run found of this format's quality, or why it found nothing; "" of one that is its own baseline."""
+    told = (document.get("formats") or {}).get(label)
+    if told is None or is_baseline(parse(ModelSpec, told["model"])):
+        return ""
+    return Quality.from_dict(told["quality"]).verdict if told["quality"] else f"its quality is {told['reason']}."
 
 
 def _blocks(folder: RunFolder, number: int) -> tuple[list[Block], dict[str, Any]]:

@@ -23,7 +23,7 @@ from lab.measure.redteam import Question, questions, waive
 from lab.measure.sides import MOST, Side, differences, labels, value_label
 from lab.measure.versus import versus
 from lab.measure.words import format_metric, level_label, metric_label, objective_label, plural
-from lab.run import prices, results
+from lab.run import format_text, prices, results
 from lab.run import sides as stored
 from lab.run.folder import RunFolder
 from lab.run.sides import Name
@@ -126,8 +126,8 @@ def _of_run(folder: RunFolder, document: dict[str, Any], price: Price | None, us
         Section(f"Method{of}", [*what, *_method(experiment, slo, folder), _declared(experiment)]),
         Section(f"Figures{of}", [_figures(document), *_charts(folder, document, grid, slo)]),
     ]
-    if quality := _quality(document):
-        sections.append(Section(f"Quality{of}", [quality]))
+    if formats := format_text.lines(document):
+        sections.append(Section(f"Memory and quality of each format{of}", [Code("\n".join(formats).strip())]))
     if price is not None:
         sections.append(Section(f"Cost at the objective{of}", _cost(folder, document, grid, price, use, slo)))
     doubts = [f"{_where(p)}{p['text']} {p['remedy']}".strip() for p in document["problems"]]
@@ -196,15 +196,6 @@ def _charts(folder: RunFolder, document: dict[str, Any], grid: Grid, slo: Slo) -
     else:
         charts.append(ecdf(latencies, slo.latency_s))
     return [*charts, batching.where_time_goes(grid, load)]
-
-
-def _quality(document: Mapping[str, Any]) -> Table | None:
-    """What a run measured of its answers' quality, where it did; beside the speed that was bought with it."""
-    found = document.get("quality")
-    if not isinstance(found, Mapping) or not found:
-        return None
-    rows = {str(name): value for name, value in found.items() if isinstance(value, str | int | float)}
-    return Table({"measure": list(rows), "value": list(rows.values())}) if rows else None
 
 
 def _cost(folder: RunFolder, document: dict[str, Any], grid: Grid, price: Price, use: Use, slo: Slo) -> list[Block]:

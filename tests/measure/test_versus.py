@@ -159,3 +159,8 @@ def test_the_noise_floor_is_half_the_interval() -> None:
     assert effect.ratio and effect.ci_high
     assert floor_fraction(effect) == pytest.approx(effect.ci_high / effect.ratio - 1)
     assert 0.005 < (floor_fraction(effect) or 0) < 0.2
+
+
+def test_what_a_format_costs_in_quality_stands_beside_its_speed() -> None:
+    read_with = doubts(side("run-a"), side("run-b", quality="cloze: 3 % fewer."))[1]
+    assert "run-b answers otherwise than its baseline: cloze: 3 % fewer." in read_with

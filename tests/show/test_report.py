@@ -13,7 +13,7 @@ from lab.run.sides import Name
 from lab.show.report import Report, report
 from lab.show.report_html import to_html
 from lab.show.report_markdown import to_markdown
-from tests.show.conftest import DONE, FAILED, KV_CACHE, LLM_LOAD, STOPPED
+from tests.show.conftest import DONE, FAILED, KV_CACHE, LLM_LOAD, QUANTIZATION, STOPPED
 
 CPU = "lambda-us-east-1-cpu-4vcpu-16gib-x1-on-demand"
 HOSTILE = (
@@ -81,6 +81,14 @@ def test_two_runs_are_compared_first(full_home: Path) -> None:
     assert found.sections[0].title == "The runs beside each other"
     assert found.verdict.startswith(("B: ", "They were asked differently", "No detectable"))
     assert f"What a reviewer would ask of {DONE}" in [section.title for section in found.sections]
+
+
+def test_the_quality_of_a_format_stands_beside_its_speed(full_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = made(QUANTIZATION)
+    assert "Memory and quality of each format" in [section.title for section in found.sections]
+    assert "perplexity" in to_html(found)
+    assert main(["compare", f"{QUANTIZATION}.0", f"{QUANTIZATION}.1"]) == 0
+    assert "answers otherwise than its baseline: " in capsys.readouterr().out
 
 
 def test_the_hashes_are_those_of_the_files(full_home: Path) -> None:
