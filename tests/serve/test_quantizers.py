@@ -15,7 +15,7 @@ from lab.serve.quantize import prose
 from lab.serve.quantize.block import ANSWER, MATRICES, NORMS, STAGES, Block, Stage, norm, rotations
 from lab.serve.quantize.gptq import gptq
 from lab.serve.quantize.grid import Grid, Quantized, grid_of, nearest
-from lab.serve.quantize.scales import Inputs, awq, fitted, smooth
+from lab.serve.quantize.scales import Inputs, awq, fitted, smooth, smoothing
 
 
 def matrix(*rows: list[float]) -> Tensor:
@@ -151,8 +151,25 @@ def test_a_fitted_grid_is_never_worse() -> None:
 
 def test_smoothquant_by_hand() -> None:
     """Inputs up to 16 against weights up to 4: √16 / √4."""
-    factors = smooth(matrix([4.0, 1.0], [-1.0, 0.25]), Inputs.of(matrix([-16.0, 1.0], [3.0, 0.5])), free)
-    assert factors.tolist() == pytest.approx([2.0, 1.0])
+    weights, seen = matrix([4.0, 1.0], [-1.0, 0.25]), Inputs.of(matrix([-16.0, 1.0], [3.0, 0.5]))
+    assert smoothing(weights, seen, free, 0.5).tolist() == pytest.approx([2.0, 1.0])
+    assert smoothing(weights, seen, free, 1.0).tolist() == pytest.approx([16.0, 1.0])
+
+
+def test_smoothquant_narrows_inputs_with_outliers_and_leaves_even_ones_alone() -> None:
+    """The error of 8 bit on both sides, computed here anew."""
+
+    def error(x: Tensor, weights: Tensor, factors: Tensor) -> float:
+        ours = nearest(x / factors, None).values @ nearest(weights * factors, None).values.T
+        return float((ours - x @ weights.T).square().mean())
+
+    x, weights = random(500, 64), random(32, 64, seed=1)
+    x[:, 9] *= 100
+    factors = smooth(weights, x, Inputs.of(x), free)
+    assert int(factors.argmax()) == 9
+    assert error(x, weights, factors) < 0.2 * error(x, weights, torch.ones(64))
+    signs, even = random(500, 64).sign(), random(8, 64, seed=2).sign()  # 8 bit holds them exactly
+    assert smooth(even, signs, Inputs.of(signs), free).tolist() == [1] * 64
 
 
 # --- a block -----------------------------------------------------------------------------------------------------

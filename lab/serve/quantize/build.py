@@ -135,7 +135,7 @@ class _Walk:
             return block.tie(stage, values)
 
         if size is None:  # SmoothQuant
-            factors = smooth(weights, seen, tie)
+            factors = smooth(weights, inputs, seen, tie)
             return block.replace(stage, nearest(weights * factors, None), factors)
         if self.recipe.quantizer == "awq":
             factors = awq(weights, seen, size, tie)

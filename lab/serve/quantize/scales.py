@@ -3,7 +3,7 @@
 The division by s is folded into what makes x (a norm's weight, or the rows of the projection before), so serving costs
 nothing. AWQ (https://arxiv.org/abs/2306.00978) widens the columns whose inputs are large on average, because their
 rounding errors reach the output most; SmoothQuant (https://arxiv.org/abs/2211.10438) evens out inputs and weights, so
-that one scale a token serves inputs with outliers.
+that one scale a token serves inputs with outliers; which share of the difficulty moves is tried out, stage by stage.
 
 Where the papers run a layer anew to see the error of its output, here it follows from the Hessian H = Σ x xᵀ / n of the
 same inputs: the mean of |ΔW x|² is tr(ΔW H ΔWᵀ).
@@ -17,14 +17,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .grid import Grid, grid_of
+from .grid import Grid, grid_of, nearest
 
 STEPS = 20
 """Exponents tried between 0 (rounding as it is) and 1."""
 SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55)
 """Fractions of a group's span that its grid may cover."""
-SMOOTHNESS = 0.5
-"""SmoothQuant's α: the share of the difficulty that moves from inputs to weights."""
+ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+ROWS = 1000
+"""Tokens that tell one alpha from another."""
 _LEAST = 1e-4
 
 Tie = Callable[[Tensor], Tensor]
@@ -86,7 +87,22 @@ def fitted(weights: Tensor, seen: Inputs, group_size: int) -> Grid:
     return grid_of(weights, group_size, best)
 
 
-def smooth(weights: Tensor, seen: Inputs, tie: Tie) -> Tensor:
-    """SmoothQuant's factors [in] for all matrices that see these inputs (equation 4)."""
+def smoothing(weights: Tensor, seen: Inputs, tie: Tie, alpha: float) -> Tensor:
+    """SmoothQuant's factors [in] (equation 4): `alpha` of the difficulty moves from inputs to weights."""
     inputs = tie(seen.most).clamp_min(_LEAST)
-    return (inputs**SMOOTHNESS / weights.abs().amax(0).clamp_min(_LEAST) ** (1 - SMOOTHNESS)).clamp_min(_LEAST)
+    return (inputs**alpha / weights.abs().amax(0).clamp_min(_LEAST) ** (1 - alpha)).clamp_min(_LEAST)
+
+
+def smooth(weights: Tensor, x: Tensor, seen: Inputs, tie: Tie) -> Tensor:
+    """SmoothQuant's factors for all matrices that see the inputs x [..., in], with the alpha that errs least when both
+    sides are rounded to 8 bit, a scale a token and a scale a row; ones where none errs less."""
+    rows = x.flatten(0, -2)
+    rows = rows[:: max(len(rows) // ROWS, 1)]
+    exact = rows @ weights.T
+    best, least = torch.ones_like(seen.mean), None
+    for factors in (best, *(smoothing(weights, seen, tie, alpha) for alpha in ALPHAS)):
+        rounded = nearest(rows / factors, None).values @ nearest(weights * factors, None).values.T
+        error = (rounded - exact).square().mean()
+        if least is None or error < least:
+            best, least = factors, error
+    return best
