@@ -211,6 +211,16 @@ def test_a_gain_of_next_to_nothing_is_none_however_large_its_ratio():
     assert "hardly anything is served within 20 ms" in found.text
 
 
+def test_an_objective_that_is_met_where_nothing_can_be_compared_is_not_out_of_reach():
+    """At light load all is served in time, by too few answers to compare; at the heavy one nothing is."""
+    light = [cell(0.1, level, rate=150, latency_ms=1, problems=(limited(),)) for level in (OFF, NOW, LATE)]
+    found = verdict(experiment(), [*light, *high_load(1.0, 1.0, 1.0)], saturation(1600, 800))
+    assert found.text.startswith(
+        "Batching does not pay here: at 1,900 req/s (120 % of saturation) hardly anything is served within 20 ms"
+    )
+    assert "out of reach" not in found.text
+
+
 # --- it can't be told -------------------------------------------------------------------------------------------
 
 
