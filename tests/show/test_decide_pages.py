@@ -87,6 +87,16 @@ def test_two_levels_of_one_run_are_compared(full_home: Path) -> None:
     assert all(len(data["figure"]["data"]) <= 4 for data in charts(app))
 
 
+def test_the_report_is_one_click_away_for_one_run_and_for_two(full_home: Path) -> None:
+    for runs in ((DONE,), (f"{DONE}.10", f"{DONE}.12")):
+        app = compared(*runs)
+        assert not app.exception and not app.error
+        assert [button.label for button in app.get("download_button")] == [
+            "Report, one HTML file",
+            "The same in Markdown",
+        ]
+
+
 def test_a_run_beside_itself_says_so(full_home: Path) -> None:
     app = compared(DONE, DONE)
     assert not app.exception

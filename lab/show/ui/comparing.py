@@ -27,7 +27,7 @@ from lab.show.charts.compare import Load, brief
 from lab.show.charts.figure import Chart
 from lab.show.charts.latency import percentiles
 from lab.show.grid import Grid
-from lab.show.ui import chart, picking, reads
+from lab.show.ui import chart, picking, reads, reporting
 
 FIRST = 4
 """Sides that are drawn until somebody asks for more."""
@@ -49,6 +49,7 @@ def page(names: Sequence[Name]) -> None:
     if len(found) == 1:
         st.info("Choose a run to compare with this one.", icon=":material/info:")
         _differences(found, called)
+        reporting.downloads([Name.read(side.name) for side in found])
         return
     other = _other(called)
     against = _versus(found, called, other)
@@ -60,6 +61,7 @@ def page(names: Sequence[Name]) -> None:
     _differences(found, called)
     if found[0].blocks:
         _charts(found, called, other)
+    reporting.downloads([Name.read(side.name) for side in found])
 
 
 def _other(called: Sequence[str]) -> int:

@@ -44,6 +44,12 @@ def choose(environment: Mapping[str, Any], device: str) -> Price:
     return rows[chosen]
 
 
+def chosen() -> Price | None:
+    """The price that this session chose; None while it chose none, or when the list has it no more."""
+    price_id = st.session_state.get("price")
+    return next((price for price in prices.catalogue() if price.id == price_id), None)
+
+
 def told(
     summary: Mapping[str, Any], price: Price, use: Use, slo: Slo, environment: Mapping[str, Any], device: str
 ) -> None:
