@@ -196,11 +196,12 @@ class Server:
         """Ends the processes that Triton keeps of a model which it has replaced or unloaded, if it never will (see
         lab/serve/forgotten.py); how many. To be asked once they have had FORGOTTEN_S to end by themselves."""
         managed = self._controlled("end_forgotten")
-        try:
-            serving = sum(group["count"] for group in self.config(name).get("instance_group", []))
-        except ModelError:  # not loaded
-            serving = 0
-        return forgotten.end(managed.pid, name, serving)
+        if self.state(name).reason in ("unloading", "unloaded"):
+            return forgotten.end(managed.pid, name, serving=0)
+        with suppress(ModelError):  # it does not say how many serve: then all of them may
+            instances = sum(group["count"] for group in self.config(name).get("instance_group", []))
+            return forgotten.end(managed.pid, name, serving=instances)
+        return 0
 
     def state(self, name: str) -> ModelState:
         """ModelState(ready=False, reason="no such model …") for a name that the repository does not hold."""

@@ -3,12 +3,14 @@
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
 import pytest
 import tritonclient.grpc as client
 
+from lab.errors import ModelError
 from lab.serve import forgotten, health, triton
 from lab.spec import ModelSpec
 
@@ -64,6 +66,30 @@ def test_where_none_is_too_many_none_is_ended(server):
     pid = server(("null", IDLE))
     assert [forgotten.end(pid, name, serving=1) for name in ("null", "digits")] == [0, 0]
     assert health.live_processes(pid) == {"null": 1}
+
+
+def refuses(name):
+    raise ModelError("no configuration")
+
+
+@pytest.mark.parametrize(
+    ("reason", "config", "kept"),
+    [
+        (None, lambda name: {"instance_group": [{"count": 2}, {"count": 1}]}, 3),
+        ("unloading", refuses, 0),
+        ("unloaded", refuses, 0),
+        (None, refuses, None),  # how many serve is not known: none is ended
+    ],
+)
+def test_those_that_serve_are_kept(monkeypatch, reason, config, kept):
+    asked = []
+    monkeypatch.setattr(forgotten, "end", lambda pid, name, serving: asked.append(serving) or 1)
+    server = object.__new__(triton.Server)
+    server.managed = SimpleNamespace(pid=7)
+    server.state = lambda name: health.ModelState(name, reason is None, reason)
+    server.config = config
+    assert server.end_forgotten("null") == len(asked)
+    assert asked == ([] if kept is None else [kept])
 
 
 @pytest.mark.triton
