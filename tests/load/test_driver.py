@@ -21,6 +21,8 @@ from lab.spec import Constant, Poisson
 from lab.stream import read_stream
 
 MS = 1_000_000
+GRACE_S = 2.0
+"""What a block may last beyond its duration and its timeout."""
 
 
 class ScriptedTarget:
@@ -131,7 +133,7 @@ def test_a_cap_makes_arrivals_wait_and_the_wait_counts(tmp_path: Path) -> None:
     block = Block(tmp_path, OpenLoop, target, schedule=at(*range(0, 60, 10)), max_in_flight=1)
     assert target.peak == 1
     assert (block.latency_ms >= [50, 90, 130, 170, 210, 250]).all()
-    assert block.latency_ms[-1] < 250 + 400
+    assert block.latency_ms[-1] < 250 + 1000 * GRACE_S
 
 
 def test_what_is_unanswered_ends_at_its_time_limit(tmp_path: Path) -> None:  # T12
@@ -140,8 +142,8 @@ def test_what_is_unanswered_ends_at_its_time_limit(tmp_path: Path) -> None:  # T
     assert list(block.outcome) == [TIMEOUT] * 3
     assert target.cancelled == [0, 1, 2]
     assert (block.latency_ms >= 300).all()
-    assert block.latency_ms.max() < 1000
-    assert block.elapsed_s < 0.2 + 0.3 + 0.5
+    assert block.latency_ms.max() < 300 + 1000 * GRACE_S
+    assert block.elapsed_s < 0.2 + 0.3 + GRACE_S
     assert block.detail == ["no answer within 0.3 s"] * 3
 
 
@@ -162,7 +164,7 @@ def test_arrivals_that_never_got_a_place_are_recorded_as_never_sent(tmp_path: Pa
     assert len(block.request) == block.driver.planned == 4
     for was_sent, detail in zip(block.sent, block.detail, strict=True):
         assert detail.startswith("never sent") != was_sent
-    assert block.elapsed_s < 0.2 + 0.3 + 0.5
+    assert block.elapsed_s < 0.2 + 0.3 + GRACE_S
 
 
 def test_a_client_that_falls_behind_records_every_planned_arrival(tmp_path: Path) -> None:  # T18, S7
@@ -176,7 +178,7 @@ def test_a_client_that_falls_behind_records_every_planned_arrival(tmp_path: Path
     assert list(block.request) == list(range(100))
     assert 0 < block.sent.sum() < 60
     assert set(block.outcome[~block.sent]) == {TIMEOUT}
-    assert block.elapsed_s < 0.2 + 0.15 + 0.5
+    assert block.elapsed_s < 0.2 + 0.15 + GRACE_S
 
 
 def test_cancel_records_what_is_unanswered_and_nothing_that_was_not_yet_due(tmp_path: Path) -> None:
@@ -194,7 +196,7 @@ def test_cancel_records_what_is_unanswered_and_nothing_that_was_not_yet_due(tmp_
     assert list(block.outcome) == [CANCELLED] * 3
     assert list(block.sent) == [True, False, False]
     assert block.driver.planned == 3
-    assert block.elapsed_s < 1
+    assert block.elapsed_s < 5  # of 10 s
 
 
 def test_closed_loop_users_ask_again_when_answered(tmp_path: Path) -> None:
@@ -237,7 +239,7 @@ def test_refusals_are_answers_too(tmp_path: Path) -> None:
 def test_a_wrong_first_request_ends_the_block_at_once(tmp_path: Path) -> None:  # P3
     block = Block(tmp_path, ClosedLoop, ScriptedTarget(0.01, outcome=lambda number: INVALID), users=3, duration_s=10)
     assert block.driver.invalid == "because"
-    assert block.elapsed_s < 2
+    assert block.elapsed_s < 5  # of 10 s
     assert sorted(block.outcome) == [CANCELLED, CANCELLED, ERROR]
 
 

