@@ -80,7 +80,7 @@ Asked = Iterator[Question]
 
 def _about_load(document: Mapping[str, Any], declared: Mapping[str, Any], summaries: list[dict[str, Any]]) -> Asked:
     question = "Did users wait for each other, so that a slow server was asked less?"
-    if _has(document, "closed_loop"):
+    if any(problem["code"] == "closed_loop" for summary in summaries for problem in summary["problems"]):
         text = "Yes: closed loop. Its latency says little about users who do not wait; measure with Poisson arrivals."
         yield Question("loop", question, text, "open")
     else:
@@ -141,7 +141,8 @@ def _about_luck(document: Mapping[str, Any], declared: Mapping[str, Any], summar
         )
         yield Question("repeats", "Could one run have been lucky?", text, "answered")
     else:
-        text = "One repeat: how much a second start differs is assumed, not seen. Run it with --repeats 3."
+        text = "how much a second start differs is assumed, not seen. Run it with --repeats 3."
+        text = f"A quick run of short blocks: {text}" if document["quick"] else f"One repeat: {text}"
         yield Question("repeats", "Could one run have been lucky?", text, "open")
     seed = declared["workload"]["seed"]
     yield Question(

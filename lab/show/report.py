@@ -35,7 +35,7 @@ from lab.show.charts.distribution import ecdf
 from lab.show.charts.figure import Chart
 from lab.show.charts.latency import percentiles
 from lab.show.grid import ALONE, Grid
-from lab.spec import Slo, parse
+from lab.spec import LLM_FIELDS, Slo, parse
 
 HASHED = ("run.json", "events.jsonl", "requests-*.arrows", "telemetry.arrows", "server.arrows")
 
@@ -149,11 +149,14 @@ def _method(experiment: Mapping[str, Any], slo: Slo, folder: RunFolder) -> list[
 
 def _declared(experiment: Mapping[str, Any]) -> Table:
     """The fields that were set, and what was varied."""
+    family = experiment["model"]["family"]
+    unused = [] if family == "llm" else [*LLM_FIELDS, "prompt_tokens", "output_tokens", "stream"]
+    unused += [] if family == "sleeper" else ["sleep_s"]
     rows = {
         f"{part}.{name}": value
         for part in ("model", "workload")
         for name, value in experiment[part].items()
-        if value is not None and value != [] and f"{part}.{name}" not in experiment["factors"]
+        if value not in (None, []) and f"{part}.{name}" not in experiment["factors"] and name not in unused
     }
     varied = {path: "; ".join(level_label(path, v) for v in found) for path, found in experiment["factors"].items()}
     told = {**{f"{path} (varied)": words for path, words in varied.items()}, **rows}

@@ -49,7 +49,6 @@ def test_a_good_run_answers_most_of_them() -> None:
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-        ({"problems": [problem("closed_loop")]}, "loop"),
         ({"problems": [problem("unsteady")]}, "unsteady"),
         ({"problems": [problem("client_limited")]}, "client_limited"),
         ({"problems": [problem("cache_warm")]}, "cache_warm"),
@@ -63,6 +62,14 @@ def test_a_good_run_answers_most_of_them() -> None:
 )
 def test_each_weakness_leaves_its_question_open(changes: dict[str, Any], code: str) -> None:
     assert asked(**changes)[code].status == "open"
+
+
+def test_a_closed_loop_counts_only_where_it_was_judged() -> None:
+    """The reference runs of an experiment are closed loops whatever its own arrivals are."""
+    assert asked(problems=[problem("closed_loop")])["loop"].status == "answered"
+    cells = document()["cells"]
+    cells[0]["summary"]["problems"] = [{**problem("closed_loop"), "forbids_verdict": False}]
+    assert asked(cells=cells)["loop"].status == "open"
 
 
 def test_failures_are_told_with_their_share() -> None:
