@@ -4,12 +4,17 @@ Texts of unlike length share a batch: shorter ones are padded, and the attention
 so an answer does not depend on its company. A text has at most 256 tokens, as its authors set it; the rest of a longer
 one is dropped.
 
+In int8 weights are rounded when the model is loaded, activations with every request (int8.py); embeddings, norms and
+attention stay fp32. An answer is then the same in any company to the last bit but one: see `_attend`.
+
 The network is written out rather than taken from transformers, whose import alone takes longer than a toggle may
 (3 to 5 s); tests compare the two. One thread, for the reason that digits.py gives.
 """
 
 import json
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +24,21 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch.nn import functional
 
+from .int8 import Int8Linear
+
 MAX_TOKENS = 256
 
 
 class Bert:
     """A BERT encoder from a Hugging Face folder (config.json, model.safetensors), in `dtype` on `device`."""
 
-    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device, int8: bool = False) -> None:
         config = json.loads((folder / "config.json").read_text())
         self.heads = config["num_attention_heads"]
         self.epsilon = config["layer_norm_eps"]
         stored = load_file(folder / "model.safetensors")
         self.weights = {name: value.to(device, dtype) for name, value in stored.items() if value.is_floating_point()}
+        self.int8 = int8
         self.layers = [self._layer(f"encoder.layer.{i}") for i in range(config["num_hidden_layers"])]
         # Every text is one segment, so its token type vector is part of the position's.
         self.words = self.weights["embeddings.word_embeddings.weight"]
@@ -42,30 +50,40 @@ class Bert:
     def __call__(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """ids [b, t] int64, mask [b, t] bool, False where padded → [b, t, hidden]."""
         batch, length = ids.shape
-        visible = mask[:, None, None, :]
         x = self._norm("embeddings.LayerNorm", functional.embedding(ids, self.words) + self.positions[:length])
-        for layer, (qkv_weight, qkv_bias) in self.layers:
+        for layer, qkv, attention_output, intermediate, output in self.layers:
             q, k, v = (  # each [b, heads, t, hidden / heads]
-                functional.linear(x, qkv_weight, qkv_bias).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+                qkv(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
             )
-            attended = functional.scaled_dot_product_attention(q, k, v, attn_mask=visible)
-            attended = attended.transpose(1, 2).reshape(batch, length, -1)
-            x = self._norm(
-                f"{layer}.attention.output.LayerNorm", x + self._linear(f"{layer}.attention.output", attended)
-            )
-            inner = functional.gelu(self._linear(f"{layer}.intermediate", x))
-            x = self._norm(f"{layer}.output.LayerNorm", x + self._linear(f"{layer}.output", inner))
+            attended = self._attend(q, k, v, mask).transpose(1, 2).reshape(batch, length, -1)
+            x = self._norm(f"{layer}.attention.output.LayerNorm", x + attention_output(attended))
+            x = self._norm(f"{layer}.output.LayerNorm", x + output(functional.gelu(intermediate(x))))
         return x
 
-    def _layer(self, name: str) -> tuple[str, tuple[torch.Tensor, torch.Tensor]]:
-        """A layer's name, and its query, key and value projections as one matrix [3 · hidden, hidden] and bias."""
-        parts = [f"{name}.attention.self.{part}" for part in ("query", "key", "value")]
-        weight = torch.cat([self.weights.pop(f"{part}.weight") for part in parts])
-        bias = torch.cat([self.weights.pop(f"{part}.bias") for part in parts])
-        return name, (weight, bias)
+    def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """In int8 each text by itself: a sum over padding may differ in its last bit, and what that moves over the edge
+        of a level would make another answer of it."""
+        if not self.int8:
+            return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None, :])
+        attended = torch.zeros_like(q)
+        for i, tokens in enumerate(mask.sum(1).tolist()):
+            text = slice(i, i + 1), slice(None), slice(tokens)
+            attended[text] = functional.scaled_dot_product_attention(q[text], k[text], v[text])
+        return attended
 
-    def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        return functional.linear(x, self.weights[f"{name}.dense.weight"], self.weights[f"{name}.dense.bias"])
+    def _layer(self, name: str) -> tuple[Any, ...]:
+        """A layer's name and its four matrices. Query, key and value projections are one [3 · hidden, hidden]."""
+        attention = [f"{name}.attention.self.{part}" for part in ("query", "key", "value")]
+        others = [f"{name}.{part}.dense" for part in ("attention.output", "intermediate", "output")]
+        return name, self._linear(*attention), *(self._linear(other) for other in others)
+
+    def _linear(self, *names: str) -> Callable[[torch.Tensor], torch.Tensor]:
+        weight, bias = (
+            torch.cat([self.weights.pop(f"{name}.{part}") for name in names]) for part in ("weight", "bias")
+        )
+        if self.int8:
+            return Int8Linear(", ".join(names), weight, bias)
+        return partial(functional.linear, weight=weight, bias=bias)
 
     def _norm(self, name: str, x: torch.Tensor) -> torch.Tensor:
         weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
@@ -75,7 +93,8 @@ class Bert:
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         parameters = json.loads(args["model_config"])["parameters"]
-        dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[parameters["precision"]["string_value"]]
+        precision = parameters["precision"]["string_value"]
+        dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         gpu = args["model_instance_kind"] == "GPU"
         self.device = torch.device("cuda", int(args["model_instance_device_id"])) if gpu else torch.device("cpu")
         torch.set_num_threads(1)
@@ -84,7 +103,7 @@ class TritonPythonModel:
         self.tokenizer = Tokenizer.from_file(str(weights / "tokenizer.json"))
         self.tokenizer.enable_truncation(MAX_TOKENS)
         self.tokenizer.enable_padding()  # to the longest text of a batch
-        self.network = Bert(weights, dtype, self.device)
+        self.network = Bert(weights, dtype, self.device, int8=precision == "int8")
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """TEXT bytes [b, 1], UTF-8 → EMBEDDING float32 [b, 384]; one pass for all requests."""
