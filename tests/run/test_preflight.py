@@ -38,7 +38,7 @@ def test_every_shipped_experiment_may_start(name, quick):
             "device gpu of embedder: this machine has no NVIDIA GPU",
         ),
         (
-            experiment(None, 'factors={"model.device": ["cpu", "gpu"]}'),
+            experiment(None, 'factors={"model.device": ["gpu"]}'),
             "device gpu of digits: this machine has no NVIDIA GPU",
         ),
         (
