@@ -197,10 +197,10 @@ def test_the_null_model_gives_back_what_it_got(load):
 
 def test_instances_work_at_the_same_time(load):
     server = load(ModelSpec(name="s", family="sleeper", instances=3))
-    parts = [np.full((1, 1), 0.3, np.float32)] * 3
+    parts = [np.ones((1, 1), np.float32)] * 3
     began = time.perf_counter()
     at_once(server, "s", parts, "SLEEP_S", "SLEPT_S")
-    assert time.perf_counter() - began < 0.85  # one after the other takes 0.9
+    assert time.perf_counter() - began < 2.9  # one after the other takes 3
 
 
 def test_models_see_the_numpy_that_triton_was_built_for_and_the_labs_packages(triton_installed):
