@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from lab.watch.gpu import read_gpus
+from lab.watch.gpu import gpu_names, read_gpus
 
 PACKAGES = ("torch", "tritonclient", "grpcio", "numpy", "pyarrow", "streamlit", "scikit-learn")
 
@@ -49,7 +49,8 @@ def _version(package: str) -> str | None:
 
 
 def _gpus() -> dict[str, Any]:
-    names = {r.subject: r.value for r in read_gpus() if r.field == "memory_total_bytes" and r.value is not None}
-    if names:
-        return {"found": names, "reason": None}
-    return {"found": {}, "reason": next((r.reason for r in read_gpus() if r.reason), "no GPU")}
+    readings = read_gpus()
+    found = {r.subject: r.value for r in readings if r.field == "memory_total_bytes" and r.value is not None}
+    if found:
+        return {"found": found, "names": gpu_names(), "reason": None}
+    return {"found": {}, "names": {}, "reason": next((r.reason for r in readings if r.reason), "no GPU")}

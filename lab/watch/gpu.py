@@ -15,6 +15,7 @@ Does not look into MIG partitions.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -53,6 +54,18 @@ def read_gpus() -> list[Reading]:
     if count == 0:
         return _nothing("gpu:none", "the NVIDIA driver finds no GPU")
     return [reading for index in range(count) for reading in _read_gpu(index)]
+
+
+def gpu_names() -> dict[str, str]:
+    """{"gpu:0": "NVIDIA H200"}: what NVML calls each GPU that it can be asked about. Never raises an NVML error."""
+    if _unavailable() is not None:
+        return {}
+    names: dict[str, str] = {}
+    with suppress(pynvml.NVMLError):
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            with suppress(pynvml.NVMLError):
+                names[f"gpu:{index}"] = str(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index)))
+    return names
 
 
 @cache

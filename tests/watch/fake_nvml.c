@@ -9,6 +9,7 @@
 
    Compiled with -DOLD_DRIVER it lacks what came with newer drivers: memory v2, where reserved memory is apart. */
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,6 +55,11 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **gpu) {
     if (*lost && (unsigned)atoi(lost) == index) return LOST;
     if (!item(setting("FAKE_NVML_USED"), (int)index)) return INVALID;
     *gpu = (void *)(size_t)(index + 1);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetName(void *gpu, char *name, unsigned length) {
+    snprintf(name, length, "NVIDIA FAKE %d", index_of(gpu));
     return SUCCESS;
 }
 

@@ -83,6 +83,13 @@ def test_a_lost_gpu_is_named_and_the_other_still_read(fake_nvml: Environment) ->
     assert found["gpu:1", "memory_used_bytes"] == 6
 
 
+def test_gpus_have_their_names_and_a_lost_one_none(fake_nvml: Environment) -> None:
+    asked = "import json; from lab.watch.gpu import gpu_names; print(json.dumps(gpu_names()))"
+    environment = fake_nvml(used="1,2,3", lost="1")
+    done = subprocess.run([sys.executable, "-c", asked], env=environment, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == {"gpu:0": "NVIDIA FAKE 0", "gpu:2": "NVIDIA FAKE 2"}
+
+
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
