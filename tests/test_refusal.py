@@ -48,7 +48,7 @@ def refusal(path, value, **workload):
         ("slo.latency_s", "fast", 'slo.latency_s "fast": allowed: a number above 0, or null'),
         ("workload.stream", "perhaps", 'workload.stream "perhaps": allowed: true or false'),
         ("workload.protocol", "ftp", 'workload.protocol "ftp": allowed: grpc, http or openai'),
-        ("model.precision", 8, "model.precision 8: allowed: fp32 or bf16"),
+        ("model.precision", 8, "model.precision 8: allowed: fp32, bf16, fp16, int8, int8_weight or int4"),
         ("model.weights", 5, "model.weights 5: allowed: text, or null"),
         ("workload.sleep_s", 3, "workload.sleep_s 3: allowed: a list, each a number from 0 to 600"),
         ("workload.sleep_s", [1, -2], "workload.sleep_s.1 -2: allowed: a number from 0 to 600"),
