@@ -12,7 +12,7 @@ lab/measure/fleet.py makes sense of it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -89,7 +89,7 @@ def measure(
                     on_tick(state, where, done)
 
                 bench.block(index, block, on_tick=tick)
-            _empty(gate, folder)
+            _empty(gate, {model.name for model in models}, folder)
             return bench.stop_asked
 
 
@@ -198,13 +198,14 @@ def _begin_loaded(gate: Gate, names: list[str]) -> None:
         gate.release(name)
 
 
-def _empty(gate: Gate, folder: RunFolder) -> None:
-    """Unload everything and note what is left of it."""
+def _empty(gate: Gate, names: Collection[str], folder: RunFolder) -> None:
+    """Unload the fleet, `names`, and note what is left of it; the server may hold models of others'."""
     before = gate.shelf.measured_bytes()
     server_pid = gate.shelf.server_pid
     for name in gate.residency.resident():
         gate.unload(name)
-    left = host.memory("models", [pid for pids in host.model_processes(server_pid).values() for pid in pids])
+    staying = [pid for name, pids in host.model_processes(server_pid).items() if name in names for pid in pids]
+    left = host.memory("models", staying)
     folder.event("emptied", before_bytes=before, left_bytes=left.value)
 
 
