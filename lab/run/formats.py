@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lab import stopping
 from lab.errors import LabError
 from lab.measure import ledger, steps
 from lab.measure.floors import Machine
@@ -37,6 +38,7 @@ def prepare(folder: RunFolder, experiment: Experiment, report: Report) -> None:
     """Weights of every format, made where they are missing; for language models what floors and ledgers need."""
     cells = experiment.cells()
     for model in distinct(cell.model for cell in cells):
+        stopping.check()
         weights.prepare(model)
     for name, model in {cell.model.weights: cell.model for cell in cells if cell.model.family == "llm"}.items():
         folder.event("limits", weights=name, config=weights.model_config(model), machine=asdict(probe()))
@@ -49,6 +51,7 @@ def evaluate(folder: RunFolder, experiment: Experiment, report: Report) -> None:
     if all(is_baseline(model) for model in models):
         return
     for model in models:
+        stopping.check()
         label = format_label(model)
         try:
             found = quality.known(model)

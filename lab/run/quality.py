@@ -55,12 +55,18 @@ def known(spec: ModelSpec) -> Quality | None:
 def evaluate(spec: ModelSpec, progress: home.Progress | None = None) -> Quality:
     """What `known` gives, evaluated now where it is missing: up to a minute of all processors. InputError for a family
     without quality, RunError when it does not work."""
+    check(spec)
+    baseline = baseline_of(spec)
+    theirs = None if baseline is None else _seen(baseline, None, progress)
+    mine = theirs if is_baseline(spec) and theirs else _seen(spec, baseline, progress)
+    return _quality(spec, mine, theirs)
+
+
+def check(spec: ModelSpec) -> None:
+    """InputError for what cannot be evaluated, as far as that shows without fetching or computing."""
     if spec.family not in FAMILIES:
         raise InputError(f"quality of family {spec.family}: it has none; allowed: {', '.join(FAMILIES)}")
-    report, baseline = progress or home.bar, baseline_of(spec)
-    theirs = None if baseline is None else _seen(baseline, None, report)
-    mine = theirs if is_baseline(spec) and theirs else _seen(spec, baseline, report)
-    return _quality(spec, mine, theirs)
+    weights.check(spec)
 
 
 def known_blocks(spec: ModelSpec) -> tuple[Sensitivity, ...] | None:
@@ -82,13 +88,12 @@ def evaluate_blocks(spec: ModelSpec, progress: home.Progress | None = None) -> t
     """What `known_blocks` gives, evaluated now where it is missing: a minute of all processors. InputError as
     `check_blocks`."""
     check_blocks(spec)
-    report = progress or home.bar
-    weights.prepare(spec, report)
+    weights.prepare(spec, progress)
     place = _blocks_place(spec)
     assert place is not None  # noqa: S101  the weights are there
     with home.locked(place.with_suffix(".lock"), _waits(spec)):
         if _read_file(place) is None:
-            _write_file(place, {"blocks": _run(spec, baseline_of(spec), report, blocks=True)})
+            _write_file(place, {"blocks": _run(spec, baseline_of(spec), progress, blocks=True)})
     return known_blocks(spec) or ()
 
 
@@ -113,15 +118,15 @@ def formats(spec: ModelSpec) -> list[ModelSpec]:
 # --- what was seen -----------------------------------------------------------------------------------------------
 
 
-def _seen(spec: ModelSpec, baseline: ModelSpec | None, report: home.Progress) -> dict[str, Any]:
-    weights.prepare(spec, report)
+def _seen(spec: ModelSpec, baseline: ModelSpec | None, progress: home.Progress | None) -> dict[str, Any]:
+    weights.prepare(spec, progress)
     place = _place(spec)
     assert place is not None  # noqa: S101  the weights are there
     with home.locked(place.with_suffix(".lock"), _waits(spec)):
         found = _read(spec)  # by whoever held the lock, perhaps
         if found is None:
             began = time.perf_counter()
-            found = {"seen": _run(spec, baseline, report), "evaluated_s": round(time.perf_counter() - began, 1)}
+            found = {"seen": _run(spec, baseline, progress), "evaluated_s": round(time.perf_counter() - began, 1)}
             _write_file(place, found)
     return found
 
@@ -187,14 +192,14 @@ def _code(family: str) -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
-def _run(spec: ModelSpec, baseline: ModelSpec | None, report: home.Progress, *, blocks: bool = False) -> Any:
+def _run(spec: ModelSpec, baseline: ModelSpec | None, progress: home.Progress | None, *, blocks: bool = False) -> Any:
     wanted = {
         "spec": spec.model_dump(mode="json"),
         "baseline": baseline and baseline.model_dump(mode="json"),
         "blocks": blocks,
     }
     try:
-        return job.do("lab.run.evaluation", wanted, report)
+        return job.do("lab.run.evaluation", wanted, progress or home.steps)
     except job.Failed as error:
         raise RunError(f"the quality of {format_label(spec)} could not be evaluated: {error}") from None
 

@@ -4,8 +4,8 @@
                                                                         | failed | cancelled
 
 The process that calls `run` owns the run: its pid and heartbeat stand in status.json, so a reader can tell a run that
-goes on from one whose process is gone ("interrupted"). Stop and Ctrl-C end the run between two ticks and keep what
-was measured.
+goes on from one whose process is gone ("interrupted"). Stop and Ctrl-C end the run between two ticks, or end the
+process that prepares or evaluates a format (lab/stopping.py), and keep what was measured.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any
 
+from lab import stopping
 from lab.errors import LabError, RunError
 from lab.load.generator import Progress
 from lab.measure.formats import change_answers, format_label
@@ -85,14 +86,17 @@ def run(experiment: Experiment, folder: RunFolder, *, stop: Stop, report: Report
     state, message = "failed", "the runner ended without saying why"
     try:
         with MeasureLock(folder.path.name) as lock:
-            lock.acquire(_Waiting(folder, stop, report))
-            _measure(experiment, folder, stop, report, url)
+            asked = _Asked(folder, stop)
+            lock.acquire(_Waiting(folder, asked, report))
+            with stopping.heeding(asked):
+                _measure(experiment, folder, stop, report, url)
         state, message = ("cancelled", "stopped by the user") if stop() else ("done", "")
         if state == "done" and results.successes(folder) == 0:
             state, message = "failed", "no request succeeded"
             raise RunError(f"{message}: {results.most_common_failure(folder)}")
-    except _Cancelled:
-        state, message = "cancelled", "stopped by the user before anything was measured"
+    except stopping.Stopped:
+        measured = any(event["kind"] == "block_start" for event in folder.events())
+        state, message = "cancelled", "stopped by the user" + ("" if measured else " before anything was measured")
     except (LabError, OSError) as error:
         state, message = "failed", str(error)
         raise
@@ -172,22 +176,28 @@ def _compared(bench: Bench, blocks: list[Block], answers: list[list[Answer]], ba
     }
 
 
-class _Cancelled(Exception):
-    pass
+class _Asked:
+    """Whether a stop was asked for, by a signal or by a page, while no bench reads the inbox."""
+
+    def __init__(self, folder: RunFolder, stop: Stop) -> None:
+        self._inbox, self._stop = Inbox(folder.path), stop
+
+    def __call__(self) -> bool:
+        if any("stop" in change for change in self._inbox.new()):
+            self._stop.set()
+        return self._stop()
 
 
 class _Waiting:
-    """What happens five times a second while another run measures: a heartbeat, and a look at the inbox for a stop."""
+    """What happens five times a second while another run measures: a heartbeat, and a look for a stop."""
 
-    def __init__(self, folder: RunFolder, stop: Stop, report: Report) -> None:
-        self._folder, self._stop, self._report = folder, stop, report
-        self._inbox = Inbox(folder.path)
+    def __init__(self, folder: RunFolder, asked: _Asked, report: Report) -> None:
+        self._folder, self._asked, self._report = folder, asked, report
         self._said = ""
 
     def __call__(self, place: int, holder: str) -> None:
-        if self._stop() or any("stop" in change for change in self._inbox.new()):
-            self._stop.set()
-            raise _Cancelled
+        if self._asked():
+            raise stopping.Stopped
         where = f"place {place} behind {holder}"
         self._folder.set_status(state="queued", phase=where, progress=0.0)
         if where != self._said:

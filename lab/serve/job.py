@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from lab import home
+from lab import home, stopping
 
 Work = Callable[[dict[str, Any], home.Progress], Any]
 
@@ -31,7 +31,7 @@ class Failed(Exception):
 
 
 def do(module: str, job: dict[str, Any], progress: home.Progress) -> Any:
-    """The result of the job. Failed when there is none."""
+    """The result of the job. Failed when there is none; Stopped, its process gone, when a stop is asked for."""
     told: dict[str, Any] = {}
     last = ""
     with subprocess.Popen(
@@ -45,14 +45,15 @@ def do(module: str, job: dict[str, Any], progress: home.Progress) -> Any:
         try:
             process.stdin.write(json.dumps(job) + "\n")
             process.stdin.flush()  # and left open, as long as somebody wants the result
-            for line in process.stdout:
-                try:
-                    message = json.loads(line)
-                    progress(message["label"], message["done"], message["total"])
-                except ValueError:  # a library's own words
-                    last = line.strip() or last
-                except KeyError:
-                    told = message
+            with stopping.ending(process):
+                for line in process.stdout:
+                    try:
+                        message = json.loads(line)
+                        progress(message["label"], message["done"], message["total"])
+                    except ValueError:  # a library's own words
+                        last = line.strip() or last
+                    except KeyError:
+                        told = message
         except BaseException:
             process.kill()
             raise

