@@ -11,7 +11,7 @@ from typing import Any
 from lab.measure.compare import Effect
 from lab.measure.formats import QualityOf, price
 from lab.measure.judgement import Comparison, Saturation, saturated, saturated_alike
-from lab.measure.phrases import a_delay, delay_us, interval_phrase
+from lab.measure.phrases import a_delay, delay_us, ratio_and_interval
 from lab.measure.words import (
     format_metric,
     format_rate,
@@ -57,7 +57,8 @@ class Telling:
     def where(self, c: Comparison) -> str:
         """ "At 1,900 req/s (120 % of saturation)", "With 1 in flight, prompts of 16 tokens,"."""
         load = self.load(c)
-        return f"With {load}{',' if ', ' in load else ''}" if self.closed else f"At {load}"
+        comma = "," if ", " in load or self.judge.factor == "model" else ""  # a model's name would run on
+        return f"With {load}{comma}" if self.closed else f"At {load}"
 
     def load(self, c: Comparison) -> str:
         """ "1,900 req/s (120 % of saturation)", "8 in flight", "150 req/s (bf16)"."""
@@ -71,16 +72,17 @@ class Telling:
         return f"{format_rate(c.offered_rps)}{f' ({join(rest)})' if rest else ''}"
 
     def does(self, effect: Effect) -> str:
-        """ "serves 2.6× as many requests within 20 ms (2.4 to 2.8×)", "writes 7.3× as many tokens a second"."""
+        """ "serves 2.6× as many requests within 20 ms (2.4 to 2.8×)", "writes 7.3× as many tokens a second as bf16"."""
         metric = effect.metric
-        ratio, interval = format_ratio(effect.ratio), interval_phrase(effect)
+        ratio, interval = ratio_and_interval(effect)
         if metric in RATES:
             verb, what = RATES[metric]
             slo = f" within {self.slo}" if metric == "goodput_rps" else ""
             if effect.ratio is None or effect.ratio > UNTELLING_RATIO:
                 of_base = format_metric(metric, effect.a) if effect.a else "none"
                 return f"{verb} {format_metric(metric, effect.b)}{slo} where {self.baseline} {verb} {of_base}"
-            return f"{verb} {ratio} as many {what}{slo}{interval}"
+            than = f" as {self._beside(self.judge.baseline)}" if self.judge.factor == "model" else ""
+            return f"{verb} {ratio} as many {what}{slo}{than}{interval}"
         verb = {"higher": "raises", "lower": "lowers"}.get(effect.verdict, "moves")
         a, b = (format_metric(metric, value) for value in (effect.a, effect.b))
         return f"{verb} {metric_label(metric)} from {a} to {b}, {ratio}{interval}"
@@ -115,7 +117,21 @@ class Telling:
             return SUBJECTS[self.judge.factor, level]
         levels = self.experiment.factors.get(self.judge.factor, ())
         label = level_label(self.judge.factor, level, among=levels)
+        if self.judge.factor == "model":
+            return self._beside(level)
         return label if self.judge.factor in NAMED_BY_THEMSELVES else f"the server with {label}"
+
+    def _beside(self, level: Any) -> str:
+        """A level of the model without what all levels share: "trees" of "trees, batching on, no delay"."""
+        levels = [plain(other) for other in self.experiment.factors.get("model", ())]
+        own = plain(level)
+        if not isinstance(own, dict) or not all(isinstance(other, dict) for other in levels):
+            return level_label("model", own, among=levels)
+        shared = {k for k, v in own.items() if len(levels) > 1 and all(k in o and o[k] == v for o in levels)}
+        if len(shared) == len(own):  # another level adds to it
+            shared = set()
+        without = [{k: v for k, v in other.items() if k not in shared} for other in levels]
+        return level_label("model", {k: v for k, v in own.items() if k not in shared}, among=without)
 
     @property
     def baseline(self) -> str:
@@ -124,7 +140,7 @@ class Telling:
             return "the unbatched model"
         if isinstance(level, str | bool) and (self.judge.factor, level) in SUBJECTS:
             return SUBJECTS[self.judge.factor, level]
-        return level_label(self.judge.factor, level)
+        return self._beside(level) if self.judge.factor == "model" else level_label(self.judge.factor, level)
 
     @property
     def slo(self) -> str:

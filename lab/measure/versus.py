@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lab.measure.compare import Effect, compare
-from lab.measure.phrases import interval_phrase, latency_phrase
+from lab.measure.phrases import latency_phrase, ratio_phrase
 from lab.measure.sides import Side, doubts, identical
-from lab.measure.words import format_fraction, format_metric, format_ratio, metric_label, objective_label
+from lab.measure.words import format_fraction, format_metric, metric_label, objective_label
 
 TIMES = ("latency_p50_s", "latency_p99_s")
 TOKEN_TIMES = ("ttft_p50_s", "itl_mean_s")
@@ -105,7 +105,7 @@ def _main(effect: Effect, label_a: str, label_b: str, objective: str) -> str:
     if effect.ratio is None or floor is None:
         more = "more" if effect.verdict == "higher" else "less"
         return f"{label_b} has {more} {of} than {label_a}: {figures}."
-    return f"{label_b} has {format_ratio(effect.ratio)} the {of} of {label_a}{interval_phrase(effect)}: {figures}."
+    return f"{label_b} has {ratio_phrase(effect)} the {of} of {label_a}: {figures}."
 
 
 def _failed(effect: Effect) -> str:

@@ -66,11 +66,11 @@ def format_setting_s(seconds: float) -> str:
 
 
 def format_range(low: float, high: float, write: Callable[[float], str]) -> str:
-    """ "4.9 to 5.3 ms", "2.4 to 2.8×"; both units where they differ."""
+    """ "4.9 to 5.3 ms", "2.4 to 2.8×"; "43.5 ms to 177 s" where the units differ."""
     first, last = write(low), write(high)
-    for unit in (last.rpartition(" ")[2], "×"):
+    for unit in (f" {last.rpartition(' ')[2]}", "×"):
         if first.endswith(unit) and last.endswith(unit):
-            return f"{first.removesuffix(unit).rstrip()} to {last}"
+            return f"{first.removesuffix(unit)} to {last}"
     return f"{first} to {last}"
 
 

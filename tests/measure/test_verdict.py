@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from lab.errors import InputError
+from lab.measure.compare import Effect
 from lab.measure.records import OK, REFUSED, Requests, Window
 from lab.measure.server import server_delta
 from lab.measure.summary import summarize
+from lab.measure.telling import Telling
 from lab.measure.verdict import CellResult, verdict
 from lab.spec import (
     Batching,
@@ -445,3 +447,16 @@ def cache_warm():
     from lab.measure.problems import Problem
 
     return Problem("cache_warm", "80 % of the answers came from the response cache.", "Switch it off.", True)
+
+
+def test_a_model_is_told_with_the_one_it_is_compared_with():
+    batching = {"max_batch_size": 32}
+    levels = [{"name": "trees", "batching": batching}, {"name": "network", "batching": batching}]
+    levels.append({**levels[1], "device": "gpu"})
+    judge = Judge(factor="model", baseline=levels[0], primary="throughput_rps", metrics=("throughput_rps",))
+    say = Telling(experiment(factors={"model": tuple(levels)}, judge=judge), judge, ())
+    effect = Effect("throughput_rps", 1000.0, 1510.0, 1.51, 1.48, 1.55, 510.0, 480.0, 550.0, "higher", "")
+    said = f"{say.subject(levels[1])} {say.does(effect)}"
+    assert said == "network serves 1.51× as many requests as trees (1.48 to 1.55×)"
+    assert say.subject(levels[2]) == "network, gpu"
+    assert say.baseline == "trees"

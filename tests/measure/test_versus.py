@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab.measure.compare import Effect
+from lab.measure.phrases import interval_phrase, latency_phrase, ratio_phrase
 from lab.measure.records import OK, REFUSED, Requests, Window
 from lab.measure.sides import Side, differences, doubts, identical, labels
 from lab.measure.summary import summarize
@@ -164,3 +166,15 @@ def test_the_noise_floor_is_half_the_interval() -> None:
 def test_what_a_format_costs_in_quality_stands_beside_its_speed() -> None:
     read_with = doubts(side("run-a"), side("run-b", quality="cloze: 3 % fewer."))[1]
     assert "run-b answers otherwise than its baseline: cloze: 3 % fewer." in read_with
+
+
+def test_an_interval_that_tells_no_size_tells_its_bound() -> None:
+    wide = Effect("latency_p50_s", 0.0036, 2.88, 803.0, 13.0, 49_676.0, 2.876, 0.0435, 177.0, "higher", "")
+    assert ratio_phrase(wide) == "at least 13×"
+    assert interval_phrase(wide) == " (at least 13×)"
+    assert latency_phrase([wide]) == "adds at least 43.5 ms to p50"
+    less = replace(wide, ratio=1 / 803, ci_low=1 / 49_676, ci_high=0.08, verdict="lower")
+    assert ratio_phrase(less) == "at most 0.08×"
+    untold = replace(wide, ratio=2.0, ci_low=0.05, ci_high=80.0, verdict="no detectable difference")
+    assert ratio_phrase(untold) == "2.0× (too few samples to bound it)"
+    assert ratio_phrase(replace(wide, ratio=2.6, ci_low=2.4, ci_high=2.8)) == "2.6× (2.4 to 2.8×)"

@@ -6,6 +6,7 @@ from lab.measure.words import (
     format_bytes,
     format_fraction,
     format_metric,
+    format_range,
     format_rate,
     format_ratio,
     format_seconds,
@@ -217,3 +218,17 @@ def test_token_figures_in_words(name, value, label, text):
 )
 def test_objectives(slo, text):
     assert objective_label(slo) == text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "write", "text"),
+    [
+        (0.0049, 0.0053, format_seconds, "4.9 to 5.3 ms"),
+        (0.0435, 177.0, format_seconds, "43.5 ms to 177 s"),
+        (85e-6, 1.5, format_seconds, "85 µs to 1.50 s"),
+        (40 * 2**10, 2 * 2**20, format_bytes, "40.0 KiB to 2.0 MiB"),
+        (2.4, 2.8, format_ratio, "2.4 to 2.8×"),
+    ],
+)
+def test_both_ends_of_a_range_have_a_whole_unit(low, high, write, text):
+    assert format_range(low, high, write) == text

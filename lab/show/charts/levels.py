@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from lab.measure.phrases import TELLING_SPAN
 from lab.measure.words import format_metric, format_range, format_ratio, metric_label
 from lab.show import theme
 from lab.show.charts.figure import Chart, append, floats, log_axis, log_range, nothing_to_draw
@@ -198,6 +199,9 @@ def _effect(effect: dict[str, Any], metric: str) -> str:
     """ "7.3× (7.0 to 7.6×)"; "+2.2 req/s" where the baseline is about zero; "" where nothing is known."""
     ratio, low, high = (effect.get(k) for k in ("ratio", "ci_low", "ci_high"))
     if low is not None and high is not None:
+        if high > TELLING_SPAN * low and effect["verdict"] in ("higher", "lower"):
+            at_least = effect["verdict"] == "higher"
+            return f"<b>{f'at least {format_ratio(low)}' if at_least else f'at most {format_ratio(high)}'}</b>"
         return f"<b>{format_ratio(ratio)}</b> ({format_range(low, high, format_ratio)})"
     difference = effect.get("difference")
     if difference is None or effect["verdict"] == "not comparable":
