@@ -11,18 +11,24 @@ from statistics import median
 from typing import Any
 
 from lab.measure.fleet import CLIFF_FRACTION
+from lab.measure.phrases import TELLING_SPAN
 from lab.measure.words import (
     format_bytes,
     format_count,
     format_fraction,
+    format_range,
     format_rate,
     format_ratio,
     format_seconds,
+    join,
     plural,
 )
 
 HARM_FRACTION = 0.25
 """A percentile that grows by less than this beside a busy neighbour is not worth a name."""
+
+FEW = 100
+"""A rate counted from fewer answers is known to one digit, its ratio too."""
 
 SAME_FRACTION = 0.02
 """Two ways to add up memory that differ by less agree."""
@@ -33,6 +39,11 @@ Cell = dict[str, Any]
 def sentences(fleet: dict[str, Any]) -> list[str]:
     """What there is to say, in reading order; none of what was not measured."""
     return [said for said in (cliff(fleet), fit(fleet), interference(fleet), residue(fleet)) if said]
+
+
+def besides(fleet: dict[str, Any]) -> list[str]:
+    """The same without the cliff, which is the headline wherever there is one."""
+    return [said for said in sentences(fleet) if said != cliff(fleet)]
 
 
 def by_models(cells: Sequence[Cell]) -> list[tuple[int, Cell]]:
@@ -62,12 +73,41 @@ def cliff(fleet: dict[str, Any]) -> str:
         return f"With {n} models {_misses(last)}, and throughput falls gradually, to {rate}."
     (n, before), (more, after) = edge
     drop = before["throughput_rps"] / after["throughput_rps"] if after["throughput_rps"] else None
-    fell = f"{format_rate(after['throughput_rps'])}, {format_ratio(drop)} less" if drop else "nothing"
+    fell = f"{format_rate(after['throughput_rps'])}, {_drop(fleet, n, more, drop)}" if drop else "nothing"
     calm = "every request finds its model loaded" if not before["miss_n"] else _misses(before)
     return (
         f"The cliff lies between {n} and {more} models: with {n}, {calm}, and {format_rate(before['throughput_rps'])} "
         f"are served; with {more}, for which {budget} has no room, {_misses(after)}, and it is {fell}. {_cause(after)}"
     )
+
+
+def _answers(cell: Cell) -> int:
+    return int(cell["hit_n"] + cell["miss_n"])
+
+
+def _drop(fleet: dict[str, Any], n: int, more: int, drop: float) -> str:
+    """ "about 200× less (180 to 250×; n = 2,700 and 2,650 against 13 and 7)": as exact as the fewer answers are."""
+    counts = [[_answers(cell) for cell in fleet["cells"] if cell["models"] == models] for models in (n, more)]
+    digits = 1 if min(min(own) for own in counts) < FEW else 2
+    known = next((e["interval"] for e in fleet.get("throughput", ()) if e["models"] == [n, more]), None)
+    interval = ""
+    if known:
+        low, high = known
+        wide = high > TELLING_SPAN * low
+        interval = f"at least {format_ratio(low)}; " if wide else f"{format_range(low, high, format_ratio)}; "
+    own, others = (join([format_count(count) for count in side]) for side in counts)
+    return (
+        f"about {float(f'{drop:.{digits}g}'):,.{0 if drop >= 9.5 else 1}f}× less ({interval}n = {own} against {others})"
+    )
+
+
+def intervals(baseline: Any, effects: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """How many times less is served with so many models than with the baseline's, as far as the verdict has it."""
+    return [
+        {"models": [baseline, e["level"]], "interval": [1 / e["ci_high"], 1 / e["ci_low"]]}
+        for e in effects
+        if e["factor"] == "workload.models" and e["metric"] == "throughput_rps" and e["ci_low"] and e["ci_high"]
+    ]
 
 
 def holds(fleet: dict[str, Any]) -> bool | None:
@@ -131,29 +171,36 @@ def fit(fleet: dict[str, Any]) -> str:
     )
 
 
+def statistic(pairs: Sequence[dict[str, Any]]) -> str | None:
+    """The highest percentile that every pair has enough answers for: sentence and matrix tell the same."""
+    return next((p for p in ("p99", "p95", "p50") if pairs and all(pair[f"{p}_s"] for pair in pairs)), None)
+
+
 def interference(fleet: dict[str, Any]) -> str:
-    """The worst pair, by the highest percentile that both of its blocks have enough answers for."""
-    worst: tuple[float, str] | None = None
-    compared = 0
-    for pair in fleet["pairs"]:
-        alone = next((p for p in fleet["pairs"] if p["victim"] == pair["victim"] and p["disturber"] is None), None)
-        if pair["disturber"] is None or alone is None:
-            continue
-        name = next((p for p in ("p99", "p95", "p50") if pair[f"{p}_s"] and alone[f"{p}_s"]), None)
-        if name is None:
-            continue
-        compared += 1
-        ratio = pair[f"{name}_s"] / alone[f"{name}_s"]
-        text = (
-            f"{pair['disturber']} at work raises {name} of {pair['victim']} from "
-            f"{format_seconds(alone[f'{name}_s'])} to {format_seconds(pair[f'{name}_s'])} ({format_ratio(ratio)})"
-        )
-        worst = max(worst or (0.0, ""), (ratio, text))
-    if worst is None:
+    """The worst pair, by `statistic`, and whether chance does as much: no neighbour at work makes anyone faster."""
+    name = statistic(fleet["pairs"])
+    alone = {pair["victim"]: pair for pair in fleet["pairs"] if pair["disturber"] is None}
+    beside = [pair for pair in fleet["pairs"] if pair["disturber"] is not None and pair["victim"] in alone]
+    if name is None or not beside:
         return ""
-    if worst[0] < 1 + HARM_FRACTION:
-        return f"No model slows another by more than {format_fraction(HARM_FRACTION)}, in {compared} pairs."
-    return f"Who slows whom: {worst[1]}, the worst of {compared} pairs."
+    field = f"{name}_s"
+    ratios = [pair[field] / alone[pair["victim"]][field] for pair in beside]
+    top, least = (pick(zip(ratios, beside, strict=True), key=lambda found: found[0]) for pick in (max, min))
+    (worst, pair), fewest = top, min(p["n"] for p in fleet["pairs"])
+    among = plural(len(beside), "pair")
+    if worst < 1 + HARM_FRACTION:
+        harm = format_fraction(HARM_FRACTION)
+        return f"No model slows another by more than {harm} at {name}, in {among} (n ≥ {fewest:,})."
+    base = alone[pair["victim"]]
+    said = (
+        f"Who slows whom: {pair['disturber']} at work raises {name} of {pair['victim']} from "
+        f"{format_seconds(base[field])} to {format_seconds(pair[field])} "
+        f"({format_ratio(worst)}, n = {base['n']:,} and {pair['n']:,}), the worst of {among}."
+    )
+    if least[0] * worst > 1:
+        return said
+    lucky = f"{name} of {least[1]['victim']} beside {least[1]['disturber']} is {format_ratio(least[0])} of alone"
+    return f"{said} But {lucky}, which only chance can do: noise is as large as the effect."
 
 
 def residue(fleet: dict[str, Any]) -> str:

@@ -59,8 +59,7 @@ def lines(document: dict[str, Any]) -> list[str]:
     out += format_text.lines(document)
     out += ["", *(f"{label}: {floor}" for label, floor in floors if floor)] if any(f for _, f in floors) else []
     if fleet := document.get("fleet"):
-        told = [said for said in fleet_words.sentences(fleet) if said != document["verdict"]["text"]]
-        out += [line for said in told for line in ("", said)]
+        out += [line for said in fleet_words.besides(fleet) for line in ("", said)]
         out += ["", *aligned(fleet_words.table(fleet))]
     if document["problems"]:
         out += ["", "What makes it doubtful:"]

@@ -128,7 +128,7 @@ def test_the_cliff_is_named_with_its_cause():
     assert said.startswith(
         "The cliff lies between 2 and 3 models: with 2, every request finds its model loaded, and 100 req/s are "
         "served; with 3, for which a budget of 200 MiB has no room, 10 % of the requests wait for their model to be "
-        "loaded, 2.00 s at the median, and it is 10.0 req/s, 10× less."
+        "loaded, 2.00 s at the median, and it is 10.0 req/s, about 10× less (n = 1,000 against 100)."
     )
     assert "A swap takes 500 ms to load and 1.20 s to unload the one that makes room; swaps run one after" in said
     assert "took 51 % of the time" in said
@@ -149,15 +149,47 @@ def test_the_fit_sentence_counts_shared_pages_once():
     )
 
 
-def test_the_worst_pair_is_named_and_small_ones_are_not():
-    def pair(disturber, p99):
-        return {"victim": "a", "disturber": disturber, "p50_s": 0.001, "p95_s": None, "p99_s": p99}
+def test_a_drop_is_as_exact_as_the_fewer_answers_are():
+    def cell(models, rps, hits, misses):
+        figures = {"miss_p50_s": None, "hit_p50_s": None, "load_median_s": None, "unload_median_s": None}
+        counts = {"hit_n": hits, "miss_n": misses, "hit_fraction": hits / (hits + misses)}
+        return {"models": models, "throughput_rps": rps, "swaps": misses, **counts, **figures}
 
+    found = {
+        "budget_bytes": 200 * MIB,
+        "cells": [cell(4, 90.0, 2700, 0), cell(4, 91.2, 2736, 0), cell(5, 0.233, 2, 5), cell(5, 0.433, 3, 10)],
+    }
+    assert "about 200× less (n = 2,700 and 2,736 against 7 and 13)" in fleet_words.cliff(found)
+    effect = {"factor": "workload.models", "metric": "throughput_rps", "level": 5, "ci_low": 0.002, "ci_high": 0.01}
+    found["throughput"] = fleet_words.intervals(4, [effect])
+    assert "about 200× less (100 to 500×; n = 2,700" in fleet_words.cliff(found)
+    found["throughput"] = fleet_words.intervals(4, [{**effect, "ci_low": 0.00001}])
+    assert "about 200× less (at least 100×; n = 2,700" in fleet_words.cliff(found)
+
+
+def pair(disturber, p99, n=500, p50=0.001):
+    return {"victim": "a", "disturber": disturber, "n": n, "p50_s": p50, "p95_s": None, "p99_s": p99}
+
+
+def test_the_worst_pair_is_named_and_small_ones_are_not():
     assert fleet_words.interference({"pairs": [pair(None, 0.004), pair("b", 0.0044)]}) == (
-        "No model slows another by more than 25 %, in 1 pairs."
+        "No model slows another by more than 25 % at p99, in 1 pair (n ≥ 500)."
     )
     assert fleet_words.interference({"pairs": [pair(None, 0.004), pair("b", 0.04), pair("c", 0.01)]}) == (
-        "Who slows whom: b at work raises p99 of a from 4.0 ms to 40.0 ms (10×), the worst of 2 pairs."
+        "Who slows whom: b at work raises p99 of a from 4.0 ms to 40.0 ms (10×, n = 500 and 500), the worst of 2 pairs."
+    )
+
+
+def test_all_pairs_are_told_by_the_percentile_that_each_has_enough_answers_for():
+    pairs = [pair(None, 0.004), pair("b", 0.04, p50=0.003), pair("c", None, n=20, p50=0.0015)]
+    assert fleet_words.statistic(pairs) == "p50"
+    assert "raises p50 of a from 1.0 ms to 3.0 ms (3.0×" in fleet_words.interference({"pairs": pairs})
+
+
+def test_noise_as_large_as_the_effect_is_said():
+    said = fleet_words.interference({"pairs": [pair(None, 0.004), pair("b", 0.006), pair("a_2", 0.002)]})
+    assert said.endswith(
+        "But p99 of a beside a_2 is 0.50× of alone, which only chance can do: noise is as large as the effect."
     )
 
 

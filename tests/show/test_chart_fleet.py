@@ -119,10 +119,11 @@ def test_the_matrix_shows_the_tail_that_all_pairs_have(found):
     assert trace["text"][0] == ["3.0 ms", "30.0 ms<br>10.0×", "not measured"]
     assert chart.figure["layout"]["yaxis"]["title"]["text"] == "p99 of"
     assert "embedder_2 at work raises p99 of digits_1 from 3.0 ms to 30.0 ms" in chart.alt
-    found["pairs"][1]["p99_s"] = None
+    found["pairs"][1] |= {"p99_s": None, "n": 400}
     chart = fleet.matrix(found)
     assert chart.figure["layout"]["yaxis"]["title"]["text"] == "p95 of"
-    assert "needs 459" in chart.notes[0]
+    assert chart.notes == ("p95 is shown: p99 needs 459 answers, a pair here has 400",)
+    assert "p95" in chart.alt
 
 
 def test_stays_are_bars_and_swaps_are_hatched():

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.measure.fleet_words import by_models, cliff, interference
+from lab.measure.fleet_words import by_models, cliff, interference, statistic
 from lab.measure.words import format_rate, format_seconds
 from lab.show import theme
 from lab.show.charts.figure import Chart, append, line, log_axis, log_range, ms, nothing_to_draw
@@ -91,7 +91,7 @@ def matrix(fleet: Fleet) -> Chart:
     pairs = fleet["pairs"]
     if not pairs:
         return nothing_to_draw(title, "pairs of models were not measured in this run")
-    tail = next((p for p in ("p99", "p95", "p50") if all(pair[f"{p}_s"] for pair in pairs)), "p50")
+    tail = statistic(pairs) or "p50"
     victims = list(dict.fromkeys(pair["victim"] for pair in pairs))
     columns = [None, *dict.fromkeys(_kind(pair["disturber"]) for pair in pairs if pair["disturber"])]
     found = {(pair["victim"], pair["disturber"] and _kind(pair["disturber"])): pair for pair in pairs}
@@ -131,7 +131,8 @@ def matrix(fleet: Fleet) -> Chart:
     for pair in pairs:
         tails = [ms(pair[f"{p}_s"]) for p in ("p50", "p95", "p99")]
         append(table, pair["victim"], pair["disturber"] or "none", pair["victim_rps"], pair["n"], *tails)
-    notes = () if tail == "p99" else (f"{tail} is shown: some pairs have too few answers for p99, which needs 459",)
+    least = min(pair["n"] for pair in pairs)
+    notes = () if tail == "p99" else (f"{tail} is shown: p99 needs 459 answers, a pair here has {least}",)
     return Chart(title, {"data": [trace], "layout": layout}, interference(fleet) or "No pair to compare.", table, notes)
 
 

@@ -67,8 +67,7 @@ def happened(seen: Seen) -> list[Chart]:
 
 def cause(seen: Seen) -> str:
     """The rest of the story, after the headline, in sentences."""
-    told = fleet_words.sentences(seen.document["fleet"])
-    return "\n\n".join(said for said in told if said != seen.document["verdict"]["text"])
+    return "\n\n".join(fleet_words.besides(seen.document["fleet"]))
 
 
 def why(seen: Seen) -> list[Chart]:
