@@ -83,6 +83,7 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
         found = replace(found, holds=None, text=differ)
     many = None if experiment.fleet is None else fleet(events, folder.read("requests"), folder.read("waits"))
     if many is not None and many["cells"]:
+        many["throughput"] = fleet_words.intervals(experiment.judge and experiment.judge.baseline, found.effects)
         found = replace(found, holds=fleet_words.holds(many), text=fleet_words.cliff(many))
     cells = experiment.cells()
     return {
