@@ -18,10 +18,11 @@ from lab.spec import Precision
 
 AS_MUCH = 1.15
 """A step that takes this many times what its bytes would have it take is limited by something else as well."""
-POSSIBLE = 1.05
 TOO_QUICK = (
-    "more than it can, so the machine was busy when that was measured; remove LAB_HOME/probe.json to measure it again."
+    "This machine can evidently do more than the probe found, which ran while it was busy: remove LAB_HOME/probe.json "
+    "and run again on an idle machine."
 )
+"""All that is said of floors where a step was below its own."""
 REST: Mapping[Precision, str] = {
     "int8": "rounding every token's activations to 8 bits and scaling every sum back",
     "int8_weight": "turning 8 bits into bfloat16 in registers, for every weight in every step",
@@ -48,6 +49,11 @@ class Step:
         """Of what the machine can do."""
         return fraction_of_floor(self.step_s, self.floor) or 0.0
 
+    @property
+    def impossible(self) -> bool:
+        """Below its floor: what the probe found is too little, so it says of no step what limits it."""
+        return self.fraction > 1
+
 
 def step(summary: Summary, ledger: Ledger, precision: Precision, machine: Machine) -> Step | None:
     """The mean decode step of a block; None where something was not measured. An answer holds its prompt and, on
@@ -63,8 +69,11 @@ def step(summary: Summary, ledger: Ledger, precision: Precision, machine: Machin
     return Step(precision, weights, kept, batch, step_s, floor, machine)
 
 
-def sentence(found: Step) -> str:
-    """What the step reads and multiplies at least, how long that takes on this machine, and how close it came."""
+def sentence(found: Step, *, doubted: bool = False) -> str:
+    """What the step reads and multiplies at least, how long that takes on this machine, and how close it came.
+    `doubted`: another step on this machine was below its floor."""
+    if doubted or found.impossible:
+        return TOO_QUICK
     floor, bandwidth = found.floor, (found.machine.read_bandwidth_bytes_s or 0.0) / 1e9
     operations_s = (found.machine.arithmetic(found.precision) or 0.0) / 1e9
     read = (
@@ -78,16 +87,19 @@ def sentence(found: Step) -> str:
     limits = "Reading limits it" if floor.limiting == "memory" else "Arithmetic limits it"
     told = f"{read}{computed if floor.compute_s > floor.memory_s / 10 else ''}{limits}. "
     measured = f"Measured: {format_seconds(found.step_s)}, {format_fraction(found.fraction)} of what the machine can do"
-    return f"{told}{measured}{'.' if found.fraction <= POSSIBLE else f': {TOO_QUICK}'}"
+    return f"{told}{measured}."
 
 
-def beside(label: str, found: Step, base_label: str, base: Step) -> str:
-    """Why a format's step takes more or less than the baseline's, at the same load."""
+def beside(label: str, found: Step, base_label: str, base: Step, *, doubted: bool = False) -> str:
+    """Why a format's step takes more or less than the baseline's, at the same load; that it does, and not why, where
+    a step was below its floor."""
     times = found.step_s / base.step_s
     fewer = (found.weight_bytes + found.kept_bytes) / (base.weight_bytes + base.kept_bytes)
     did = (
         f"{label} reads {format_ratio(fewer)} the bytes of {base_label} a step and takes {format_ratio(times)} the time"
     )
+    if doubted or found.impossible or base.impossible:
+        return f"{did}."
     if times <= fewer * AS_MUCH and base.floor.limiting == "memory":
         return f"{did}: reading is what both wait for."
     if times <= fewer * AS_MUCH:

@@ -21,6 +21,7 @@ PARTS = {
     "whole process": "in all",
 }
 """Rows of the ledger, and their column."""
+LIMITS = {"memory": "reading", "compute": "arithmetic", None: "unknown"}
 
 
 def lines(document: Mapping[str, Any]) -> list[str]:
@@ -85,7 +86,7 @@ def _steps(cells: Sequence[Mapping[str, Any]]) -> list[str]:
                     format_seconds(step["compute_floor_s"]),
                     format_seconds(step["step_s"]),
                     format_fraction(step["fraction"]),
-                    "reading" if step["limiting"] == "memory" else "arithmetic",
+                    LIMITS[step["limiting"]],
                 ]
             )
     return aligned(rows) if len(rows) > 1 else []

@@ -139,13 +139,15 @@ def of_blocks(experiment: Experiment, blocks: Sequence[Block], told: Told) -> li
     measured."""
     cells = experiment.cells()
     measured = [_steps_of(cells[b.cell], b, told) for b in blocks]
+    doubted = any(step is not None and step.impossible for _, step in measured)  # all floors are of one probe
+    of_all = list(zip(blocks, (step for _, step in measured), strict=True))
     return [
         {
             "format": format_label(cells[b.cell].model),
             "ledger": rows,
-            "floor": None if step is None else steps.sentence(step),
-            "beside": _beside(experiment, b, step, list(zip(blocks, (m[1] for m in measured), strict=True))),
-            "step": None if step is None else step_dict(step),
+            "floor": None if step is None else steps.sentence(step, doubted=doubted),
+            "beside": _beside(experiment, b, step, of_all, doubted=doubted),
+            "step": None if step is None else step_dict(step, doubted=doubted),
         }
         for b, (rows, step) in zip(blocks, measured, strict=True)
     ]
@@ -175,7 +177,12 @@ def _steps_of(cell: Cell, block: Block, told: Told) -> tuple[list[dict[str, Any]
 
 
 def _beside(
-    experiment: Experiment, block: Block, step: steps.Step | None, all_: Sequence[tuple[Block, steps.Step | None]]
+    experiment: Experiment,
+    block: Block,
+    step: steps.Step | None,
+    all_: Sequence[tuple[Block, steps.Step | None]],
+    *,
+    doubted: bool,
 ) -> str | None:
     """Why its step takes more or less than the baseline's in the same repeat at the same load, where formats are
     compared."""
@@ -194,7 +201,12 @@ def _beside(
     if base is None or same(own[judge.factor], judge.baseline):
         return None
     labels = [level_label(judge.factor, level) for level in (own[judge.factor], judge.baseline)]
-    return steps.beside(labels[0], step, labels[1], base)
+    return steps.beside(labels[0], step, labels[1], base, doubted=doubted)
+
+
+def floor_doubts(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """That the floors of a document's cells are too high, where one of their steps was below its own."""
+    return [steps.TOO_QUICK] if any(cell["step"] and cell["step"]["fraction"] > 1 for cell in cells) else []
 
 
 def engine_notes(experiment: Experiment, blocks: Sequence[Block], server: pa.Table) -> list[str]:
@@ -230,14 +242,15 @@ def quality_of(experiment: Experiment, told: Told) -> QualityOf | None:
     return of
 
 
-def step_dict(found: steps.Step) -> dict[str, Any]:
+def step_dict(found: steps.Step, *, doubted: bool = False) -> dict[str, Any]:
+    """A step and its floor; `limiting` is None where a step was below its floor."""
     return {
         "read_bytes": found.weight_bytes + found.kept_bytes,
         "batch": found.batch,
         "step_s": found.step_s,
         "memory_floor_s": found.floor.memory_s,
         "compute_floor_s": found.floor.compute_s,
-        "limiting": found.floor.limiting,
+        "limiting": None if doubted or found.impossible else found.floor.limiting,
         "fraction": found.fraction,
     }
 

@@ -65,7 +65,12 @@ def _kept(folder: RunFolder) -> dict[str, Any] | None:
         return None
     # What an older lab kept lacks the figures that were added since.
     known = Summary.__dataclass_fields__.keys()
-    return kept if all(known <= cell["summary"].keys() for cell in kept["cells"]) else None
+    if not all(known <= cell["summary"].keys() for cell in kept["cells"]):
+        return None
+    # An older lab named limits by floors that a measured step shows to be too high.
+    steps = [cell.get("step") or {} for cell in kept["cells"]]
+    named = any(step.get("limiting") for step in steps)
+    return None if named and any(step.get("fraction", 0.0) > 1 for step in steps) else kept
 
 
 def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, Any]:
@@ -86,6 +91,7 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
         many["throughput"] = fleet_words.intervals(experiment.judge and experiment.judge.baseline, found.effects)
         found = replace(found, holds=fleet_words.holds(many), text=fleet_words.cliff(many))
     cells = experiment.cells()
+    in_formats = formats.of_blocks(experiment, blocks, told)
     return {
         "run": folder.document["run"],
         "experiment": experiment.id,
@@ -105,13 +111,16 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
                 "summary": b.summary.to_dict(),
                 **format_of_it,
             }
-            for b, format_of_it in zip(blocks, formats.of_blocks(experiment, blocks, told), strict=True)
+            for b, format_of_it in zip(blocks, in_formats, strict=True)
         ],
         "formats": formats.of_run(experiment, told),
         "fleet": many,
         "answers": answers,
         "verdict": found.to_dict(),
-        "problems": _problems(folder, experiment, events, blocks, state),
+        "problems": [
+            *_problems(folder, experiment, events, blocks, state),
+            *({"code": "floor", "text": t, "remedy": "", "blocks": None} for t in formats.floor_doubts(in_formats)),
+        ],
     }
 
 

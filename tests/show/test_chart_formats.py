@@ -1,10 +1,12 @@
 """Charts of formats, as dicts: what no other format beats, losses with their intervals, memory from the ground up."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from lab.measure.quality import Answer, Measure, Quality, Sensitivity
+from lab.measure.steps import TOO_QUICK
 from lab.show.charts import formats, stacks
 from lab.show.charts.figure import values_of
 from lab.show.formats import Shown, on_frontier
@@ -111,6 +113,13 @@ def test_a_step_stands_beside_its_floors() -> None:
     assert (list(values_of(reading["x"])), list(values_of(products["x"]))) == ([5, 5], [1, 1])
     assert "bf16 10.0 ms, 50 % of what the machine can do, limited by reading" in chart.alt
     assert formats.floors([], "1 in flight").figure["data"] == []
+
+
+def test_a_step_below_its_floor_is_limited_by_nothing_known() -> None:
+    quick = shown("int8", 210, 129, None, step_ms=4.0)
+    chart = formats.floors([replace(quick, step={**(quick.step or {}), "limiting": None})], "1 in flight")
+    assert "limited by" not in chart.alt and chart.table["limited by"] == ["unknown"]
+    assert chart.notes[-1] == TOO_QUICK
 
 
 def test_blocks_one_by_one() -> None:

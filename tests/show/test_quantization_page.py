@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from lab.measure.steps import TOO_QUICK
 from lab.run import catalogue, launch, results
+from lab.run.folder import RunFolder
 from lab.run.text import lines
 from lab.show.ui import reads
 from lab.spec import ModelSpec
+from tests.show import synthetic_llm
 from tests.show.conftest import QUANTIZATION
 from tests.show.synthetic import Author
 from tests.show.test_pages import GOING, charts, open_page, sent, words
@@ -44,6 +47,26 @@ def test_the_document_and_the_terminal_tell_no_speed_without_its_price(full_home
     assert "int4 RTN: perplexity: loss of 11.05 ± 0.11 %" in told
     assert "int8 reads 0.51× the bytes of bf16 a step" in told
     json.dumps(document, allow_nan=False)
+
+
+def test_no_limit_is_named_where_a_step_went_below_its_floor(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = {**synthetic_llm.MACHINE, "read_bandwidth_bytes_s": 1e9}
+    monkeypatch.setattr(synthetic_llm, "MACHINE", slow)
+    folder = synthetic_llm.run("quantization", QUANTIZATION)
+    document = results.document(folder)
+    assert max(cell["step"]["fraction"] for cell in document["cells"]) > 1
+    assert {cell["step"]["limiting"] for cell in document["cells"]} == {None}
+    assert [p["text"] for p in document["problems"] if p["code"] == "floor"] == [TOO_QUICK]
+    page = words(open_page("quantization", run=QUANTIZATION))
+    for told in ("\n".join(lines(document)), page):
+        assert TOO_QUICK in told
+        assert not any(claim in told for claim in ("imits it", "both wait for", "its products", "neither reading"))
+    # What an older lab kept is not believed.
+    path = folder.path / "summary.json"
+    kept = json.loads(path.read_text())
+    kept["cells"][0]["step"]["limiting"] = "compute"
+    path.write_text(json.dumps(kept))
+    assert results.document(RunFolder.open(QUANTIZATION))["cells"][0]["step"]["limiting"] is None
 
 
 def test_the_form_runs_the_formats_that_were_chosen(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

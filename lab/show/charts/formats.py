@@ -10,6 +10,7 @@ import numpy as np
 
 from lab.measure.formats import figure
 from lab.measure.quality import Sensitivity
+from lab.measure.steps import TOO_QUICK
 from lab.measure.words import format_bytes, format_fraction, format_seconds, format_token_rate
 from lab.show import theme
 from lab.show.charts.figure import (
@@ -30,6 +31,11 @@ KINDS = {
     True: ("a measurable loss", "@vermillion", "diamond"),
 }
 LARGEST_PX = 44.0
+LIMITS = {
+    "memory": "what the machine can do, limited by reading",
+    "compute": "what the machine can do, limited by arithmetic",
+    None: "what the probe found it can do",
+}
 LOSS_LABELS = {"perplexity": "perplexity, % more than the baseline's"}
 
 
@@ -196,7 +202,7 @@ def floors(formats: Sequence[Shown], at: str) -> Chart:
         **columns,
         "bytes read, MiB": [_mib(s["read_bytes"]) for s in steps],
         "answers in a step": [s["batch"] for s in steps],
-        "limited by": [s["limiting"] for s in steps],
+        "limited by": [s["limiting"] or "unknown" for s in steps],
         "of its floor": [s["fraction"] for s in steps],
     }
     bar, *marks = columns
@@ -246,11 +252,11 @@ def floors(formats: Sequence[Shown], at: str) -> Chart:
         ],
     )
     told = "; ".join(
-        f"{name} {format_seconds(s['step_s'])}, {format_fraction(s['fraction'])} of what the machine can do, "
-        f"limited by {'reading' if s['limiting'] == 'memory' else 'arithmetic'}"
+        f"{name} {format_seconds(s['step_s'])}, {format_fraction(s['fraction'])} of {LIMITS[s['limiting']]}"
         for name, s in zip(names, steps, strict=True)
     )
-    return Chart(title, {"data": traces, "layout": layout}, f"At {at}: {told}.", table, (f"{at[0].upper()}{at[1:]}",))
+    notes = [f"{at[0].upper()}{at[1:]}", *([TOO_QUICK] if any(s["limiting"] is None for s in steps) else [])]
+    return Chart(title, {"data": traces, "layout": layout}, f"At {at}: {told}.", table, tuple(notes))
 
 
 def sensitivity(blocks: Sequence[Sensitivity], label: str, why_not: str = "") -> Chart:
