@@ -104,6 +104,11 @@ def compare(names: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
         name = stored.Name.read(text)
         folder = RunFolder.open(name.run_id)
         found.append(stored.side(name, results.document(folder), like=like))
+        if not found[-1].blocks:
+            raise InputError(
+                f"run {found[-1].name}: nothing was measured in it; allowed: runs with measurements "
+                f"(`python -m lab show {name.run_id}` says why)"
+            )
         like = like or stored.cells(folder)[found[0].cell]
     called = labels(found)
     every = [versus(found[0], side, called[0], label) for side, label in zip(found[1:], called[1:], strict=True)]
@@ -139,12 +144,18 @@ def compare(names: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
 
 def export(run_ids: Sequence[str], say: Callable[[str], None]) -> int:
     """Ended runs into MLflow, one after the other, each with its report; the exit status: 1 when one was not."""
-    from lab.errors import LabError
+    from lab.errors import FolderError, LabError
+    from lab.run.folder import RunFolder
     from lab.run.sides import Name
     from lab.show.report import report
     from lab.show.report_html import to_html
     from lab.track import mlflow_export
 
+    for run_id in run_ids:
+        try:
+            RunFolder.open(run_id)
+        except FolderError as error:
+            raise InputError(str(error)) from None
     status = 0
     for run_id in run_ids:
         try:

@@ -56,6 +56,9 @@ def one_line(error: ValidationError, kind: type[BaseModel]) -> str:
             whole = isinstance(value, Mapping | BaseModel)  # the complaint names the fields that do not go together
             said = first["msg"].removeprefix("Value error, ")
             return f"{place.path or kind.__name__}{'' if whole else f' {_shown(value)}'}: {said}"
+        case "string_type" if value is None:
+            hint = f"the text null needs quotes: --set '{place.path}=\"null\"'"
+            return f"{place.path} null: allowed: {allowed(place.annotation)}; {hint}"
         case _:
             return f"{place.path or kind.__name__} {_shown(value)}: allowed: {allowed(place.annotation)}"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lab.__main__ import main
+from lab.measure.prices import FIELDS
 from lab.serve import installation
 
 PROJECT = Path(__file__).parents[1]
@@ -54,6 +55,11 @@ def home(tmp_path, monkeypatch):
         ([*LOAD, "--url", "grpc://127.0.0.1"], "grpc://HOST:PORT"),
         (["show", "../../etc/passwd"], "run id"),
         (["show", "20200101-000000-nothing-0000"], "there is no run"),
+        (["export", ""], "run id ''"),
+        (["export", "../.."], "run id '../..'"),
+        (["export", "/etc"], "run id '/etc'"),
+        (["export", "20200101-000000-nothing-0000"], "there is no run"),
+        (["run", "batching", "--set", "model.name=null"], """--set 'model.name="null"'"""),
         (["frobnicate"], "frobnicate"),
         (["fetch", "tritn"], "tritn"),
     ],
@@ -66,6 +72,15 @@ def test_wrong_input_is_one_line_and_status_two_and_leaves_no_run(arguments, wor
     assert printed.err.startswith("error: ")
     assert printed.err.count("\n") == 1
     assert not (home / "runs").exists()
+
+
+@pytest.mark.parametrize("arguments", [["prices"], ["prices", "--json"], [*LOAD, "--price", "x"]])
+def test_a_price_list_without_rows_is_one_line(arguments, home, capsys):
+    (home / "prices.csv").write_text(f"{','.join(FIELDS)}\n")
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert "prices.csv: prices: no rows" in printed.err and printed.err.count("\n") == 1
+    assert printed.out == "" and not (home / "runs").exists()
 
 
 def test_a_run_id_that_is_taken_is_wrong_input(home, capsys):

@@ -18,6 +18,7 @@ from lab.measure.prices import Price
 
 SHIPPED = Path(__file__).parent / "prices.csv"
 MOST_BYTES = 2 << 20
+NONE = "prices: no rows; allowed: one or more"
 
 
 def today() -> date:
@@ -33,7 +34,10 @@ def catalogue() -> tuple[Price, ...]:
     """The prices in force. InputError when the user's file does not fit, naming it."""
     path = own() if own().is_file() else SHIPPED
     try:
-        return prices.read(_text(path.read_bytes()), today=today())
+        found = prices.read(_text(path.read_bytes()), today=today())
+        if not found:
+            raise InputError(NONE)
+        return found
     except InputError as error:
         if path == SHIPPED:
             raise
@@ -64,7 +68,7 @@ def find(price_id: str) -> Price:
 
 def _keep(found: tuple[Price, ...]) -> tuple[Price, ...]:
     if not found:
-        raise InputError("prices: no rows; allowed: one or more")
+        raise InputError(NONE)
     path = own()
     hidden = path.with_name(f".prices.{os.getpid()}")
     try:

@@ -60,6 +60,12 @@ def test_an_empty_catalogue_is_none() -> None:
         prices.take_in(header)
 
 
+def test_a_file_of_the_user_without_rows_is_refused_and_named(own_home: Path) -> None:
+    (own_home / "prices.csv").write_text(written([]))
+    with pytest.raises(InputError, match=r"prices\.csv: prices: no rows; .*delete it"):
+        prices.catalogue()
+
+
 def test_a_file_with_a_byte_order_mark_is_read() -> None:
     three = prices.catalogue()[:3]
     assert prices.take_in(b"\xef\xbb\xbf" + written(three).encode()) == three

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from lab.__main__ import main
+from lab.measure.prices import written
 from lab.run import prices
+from lab.show.ui import reads
 from tests.show.conftest import DONE, FAILED, KV_CACHE, LLM_BATCHING, LLM_LOAD, STOPPED
 from tests.show.test_pages import charts, open_page, words
 
@@ -125,6 +128,43 @@ def test_a_side_that_is_not_there_is_told_in_one_line(name: str, full_home: Path
     assert not app.exception
     told = [e.value for e in (*app.warning, *app.error)]
     assert told and all("\n" not in line for line in told)
+
+
+def unmeasured(home: Path) -> str:
+    """A newer run that failed before its first request."""
+    run_id = "20261130-090909-batching-none"
+    folder, of = home / "runs" / run_id, home / "runs" / DONE
+    folder.mkdir()
+    document = json.loads((of / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**document, "run": run_id, "created_utc": "2031-01-01T00:00:00Z"}))
+    status = json.loads((of / "status.json").read_text())
+    (folder / "status.json").write_text(json.dumps({**status, "state": "failed", "message": "no server"}))
+    return run_id
+
+
+def test_a_run_without_measurements_is_neither_the_default_nor_compared(
+    full_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_id = unmeasured(full_home)
+    assert reads.run_lines()[0].run_id == run_id
+    for page, key in (("cost", "x_run"), ("compare", "c_base")):
+        app = open_page(page)
+        assert not app.exception and not app.error
+        assert app.selectbox(key=key).value != run_id
+    for names in ([DONE, run_id], [run_id, DONE]):
+        assert main(["compare", *names]) == 2
+        printed = capsys.readouterr()
+        assert printed.out == "" and printed.err.count("\n") == 1
+        assert f"run {run_id}.0: nothing was measured in it" in printed.err
+
+
+def test_the_page_cost_tells_of_a_price_list_without_rows(full_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (full_home / "prices.csv").write_text(written([]))
+    app = open_page("cost", run=DONE)
+    assert not app.exception
+    assert [error.value for error in app.error if "no rows" in error.value]
+    assert main(["report", DONE, "-o", str(full_home / "r.html"), "--price", CPU]) == 2
+    assert "prices.csv: prices: no rows" in capsys.readouterr().err
 
 
 def test_the_pages_say_what_to_do_when_nothing_has_run(empty_home: Path) -> None:

@@ -21,13 +21,14 @@ MOST_LISTED = 500
 
 
 def run(label: str, key: str) -> RunFolder | None:
-    """The run in the link, else the newest that ended, with a choice of another; None when nothing was measured."""
+    """The run in the link, else the newest that was measured, with a choice of another; None when there is none."""
     lines = _ended()
     folder = runs.chosen(lambda line: line in lines)
-    if folder is None and not lines:
+    newest = reads.newest_measured(lines) if folder is None else None
+    if folder is None and newest is None:
         return None
     known = {line.run_id: _words(line) for line in lines}
-    chosen = folder.run_id if folder is not None else next(iter(known))
+    chosen = folder.run_id if folder is not None else newest.run_id if newest is not None else ""
     if folder is not None:
         known.setdefault(chosen, chosen)
     st.session_state[key] = chosen  # the link decides; a choice changes the link
@@ -78,11 +79,11 @@ def cell(name: Name, place: int, levels: Sequence[str], chosen: int) -> None:
 
 
 def _asked(lines: Sequence[reads.RunLine]) -> tuple[Name | None, list[Name]]:
-    """What the link asks for; without a baseline, the newest run that ended."""
+    """What the link asks for; without a baseline, the newest run that was measured."""
     base = _name(st.query_params.get("base", ""))
     others = [name for text in st.query_params.get_all("run") if (name := _name(text)) is not None]
-    if base is None and lines:
-        base = Name(lines[0].run_id)
+    if base is None and (newest := reads.newest_measured(lines)) is not None:
+        base = Name(newest.run_id)
     if len(others) > MOST - 1:
         st.warning(f"The link names {len(others)} runs; the first {MOST - 1} are compared.", icon=":material/filter_5:")
     return base, list({str(name): name for name in others[: MOST - 1]}.values())

@@ -5,12 +5,13 @@ Everything here is read-only; the truth stays in the run folders. Cached values 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
 
-from lab.errors import InputError
+from lab.errors import InputError, LabError
 from lab.measure.quality import Quality, Sensitivity
 from lab.measure.words import plural
 from lab.run import catalogue, quality, results
@@ -95,6 +96,21 @@ def document(folder: RunFolder) -> dict[str, Any]:
 def _ended(run_id: str, state: str, heartbeat_ns: int) -> dict[str, Any]:
     # state and heartbeat are part of the key: a run that was seen as interrupted may have been continued since.
     return results.document(RunFolder.open(run_id))
+
+
+def newest_measured(lines: Sequence[RunLine]) -> RunLine | None:
+    """The first of ended runs in which something was measured; else the first; None when there are none."""
+    return next((line for line in lines if _was_measured(line.run_id, line.state)), next(iter(lines), None))
+
+
+@st.cache_data(max_entries=1000, show_spinner=False)
+def _was_measured(run_id: str, state: str) -> bool:
+    # The state is part of the key for the same reason.
+    try:
+        cells = results.document(RunFolder.open(run_id))["cells"]
+    except LabError:
+        return False
+    return any(cell["role"] == "cell" and cell["summary"].get("throughput_rps") is not None for cell in cells)
 
 
 @st.cache_data(max_entries=16, show_spinner="Reading the records")
