@@ -209,3 +209,9 @@ def test_the_ledger_names_its_error_and_what_is_missing() -> None:
 
 def test_a_ledger_of_nothing_says_why() -> None:
     assert "not on this machine" in memory.ledger([], ON, "the config of llm is not on this machine any more").alt
+
+
+def test_an_effect_of_unknown_size_shows_its_bound() -> None:
+    wide = {"ratio": 803.0, "ci_low": 13.0, "ci_high": 49_676.0, "verdict": "higher"}
+    assert levels._effect(wide, "output_tokens_per_s") == "<b>at least 13×</b>"
+    assert levels._effect({**wide, "ci_high": 900.0}, "output_tokens_per_s") == "<b>803×</b> (13 to 900×)"
