@@ -34,6 +34,7 @@ from lab.show.charts.figure import (
     log_range,
     ms,
     nothing_to_draw,
+    ratio_of_one,
     room,
 )
 
@@ -210,7 +211,7 @@ def ratios(effects: Mapping[str, Effect], baseline: str) -> Chart:
         yaxis=theme.axis(
             "", type="category", autorange="reversed", showline=False, ticks="", ticklabelstandoff=8, rangemode="normal"
         ),
-        shapes=[_at_one()],
+        shapes=[ratio_of_one()],
     )
     alt = "; ".join(
         f"{label} has {format_ratio(m)} the {name} of {baseline}, {verdict}" for label, m, _, _, _, verdict in rows
@@ -269,16 +270,3 @@ def _styles() -> list[theme.Style]:
 def brief(label: str) -> str:
     """For the narrow place at a line's end."""
     return label if len(label) <= 22 else f"{label[:21].rstrip(' ,')}…"
-
-
-def _at_one() -> dict[str, Any]:
-    return {
-        "type": "line",
-        "yref": "paper",
-        "x0": 1,
-        "x1": 1,
-        "y0": 0,
-        "y1": 1,
-        "line": {"color": "@ink", "width": 1, "dash": "longdash"},
-        "layer": "below",
-    }

@@ -133,6 +133,20 @@ def log_axis(title: str, span: tuple[float, float], *, most_decades: float = 3.5
     return theme.axis(title, log=True, range=[low, high], dtick="D2" if high - low <= most_decades else 1, **more)
 
 
+def ratio_of_one() -> dict[str, Any]:
+    """The upright line where two sides are equal, on an axis of ratios."""
+    return {
+        "type": "line",
+        "yref": "paper",
+        "x0": 1,
+        "x1": 1,
+        "y0": 0,
+        "y1": 1,
+        "line": {"color": "@ink", "width": 1, "dash": "longdash"},
+        "layer": "below",
+    }
+
+
 def level_line(y: float, text: str, *, log: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """A horizontal limit (an SLO): its shape and its label."""
     at = math.log10(y) if log else y
