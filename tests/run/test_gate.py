@@ -96,23 +96,24 @@ def test_a_model_whose_process_dies_is_loaded_anew(triton_server, models):
 
 @triton
 def test_a_model_whose_process_is_killed_while_it_loads_is_refused_by_its_reason(triton_server):
-    with Gate(triton_server, [ModelSpec(name="digits")], ROOM, limits=Limits(retry_s=0.1)) as gate:
+    # A name of its own: the server that tests share may still have a digits, whose process would be killed instead.
+    with Gate(triton_server, [ModelSpec(name="killed", family="digits")], ROOM, limits=Limits(retry_s=0.1)) as gate:
         with ThreadPoolExecutor(1) as pool:
-            load = pool.submit(gate.acquire, "digits")
-            stubs = until(lambda: host.model_processes(triton_server.pid).get("digits"), "its process")
+            load = pool.submit(gate.acquire, "killed")
+            stubs = until(lambda: host.model_processes(triton_server.pid).get("killed"), "its process")
             stub = psutil.Process(stubs[0])
             # In the midst of importing torch. One that is killed before it has met its server at all is waited for by
             # Triton for minutes (triton-inference-server/server#5381), until the lab's own limit.
             until(lambda: stub.memory_info().rss > 60 * 2**20, "its libraries")
             stub.kill()
-            with pytest.raises(Refused, match="model digits did not load") as refusal:
+            with pytest.raises(Refused, match="model killed did not load") as refusal:
                 load.result(60)
         assert refusal.value.reason == "failed"
-        assert gate.residency.places() == {"digits": "absent"}
+        assert gate.residency.places() == {"killed": "absent"}
         time.sleep(0.2)  # longer than a failure is remembered
-        gate.acquire("digits")  # the next try has a process of its own
-        gate.release("digits")
-        gate.unload("digits")
+        gate.acquire("killed")  # the next try has a process of its own
+        gate.release("killed")
+        gate.unload("killed")
 
 
 @pytest.mark.parametrize(
