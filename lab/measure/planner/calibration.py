@@ -63,10 +63,8 @@ def service(blocks: Sequence[Measured]) -> Service:
             continue
         beside_s = found.compute_mean_s - found.compute_infer_mean_s  # copying in and out, the instance's time as well
         batch_s = {size: size * item_s + beside_s for size, item_s in found.item_compute_s.items()}
-        outside_s = None
-        if found.latency_mean_s is not None and found.queue_mean_s is not None and _quiet(found):
-            outside_s = max(0.0, found.latency_mean_s - found.queue_mean_s - found.compute_mean_s)
-        seen.append(Seen(batch_s, found.batch_sizes, outside_s))
+        known = found.latency_mean_s is not None and _quiet(found)
+        seen.append(Seen(batch_s, found.batch_sizes, _outside(found) if known else None))
     scatter = [spread_of(b.latency_s, _outside(b.summary)) for b in blocks if _quiet(b.summary) and len(b.latency_s)]
     return fit(seen, np.concatenate(scatter) if scatter else None)
 
