@@ -1,6 +1,6 @@
 """Writing tokens: the lab's engine beside vLLM on the CPU, beside memory's speed, and beside its own switches.
 
-    .venv/bin/python benchmarks/decode.py [--json] [--vllm-cpu PATH]         about 12 minutes
+    .venv/bin/python benchmarks/decode.py [--json] [--vllm-cpu PATH] [--section NAME]     about 14 minutes
 
 SmolLM2-135M in bf16, the same prompts as token ids, greedy, without an end before the last token. The lab's engine runs
 in this process (EngineThread, as behind Triton), vLLM as its own HTTP server, not streaming; one after the other, each
@@ -34,8 +34,9 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks import served
+from benchmarks import served, timed_server
 from benchmarks.table import Row, main, say
+from lab import priority
 from lab.serve import llama_weights
 from lab.serve.ports import pick as pick_ports
 from lab.watch.probe import Probe, probe
@@ -63,7 +64,7 @@ class Setting:
         return {"temperature": 0, "max_tokens": max_tokens, "ignore_eos": True}
 
 
-def measure(peer: Path) -> list[Row]:
+def measure(peer: Path, sections: Sequence[str]) -> list[Row]:
     import torch
 
     from lab.serve.models.decoder import load
@@ -71,7 +72,7 @@ def measure(peer: Path) -> list[Row]:
     weights = llama_weights.prepare()
     prompts, tokenizer = prompts_of(weights)
     setting = Setting(load(weights, torch.bfloat16, "cpu", THREADS), tokenizer, prompts, weights, peer)
-    return [row for section in SECTIONS for row in section(setting)]
+    return [row for name in sections for row in SECTIONS[name](setting)]
 
 
 def prompts_of(weights: Path) -> tuple[list[list[int]], Any]:
@@ -175,19 +176,30 @@ def continuous_and_static(setting: Setting) -> list[Row]:
 def beside_aiperf(setting: Setting) -> list[Row]:
     if not setting.peer.is_file():
         return [Row("TTFT and ITL beside AIPerf's", None, "ratio", None, 0, f"no vLLM at {setting.peer}")]
-    with vllm(setting) as url:
+    # AIPerf's processes would take the cores from it, and AIPerf measure another server than the lab.
+    with vllm(setting, priority.MEASURED) as url:
         vllm_rate(setting, url, max(IN_FLIGHT))
-        return served.beside_aiperf(url, setting.weights)
+        return served.beside_aiperf(url, setting.weights, "vLLM")
 
 
-SECTIONS: tuple[Callable[[Setting], list[Row]], ...] = (
-    beside_memory,
-    beside_vllm,
-    cache_on_and_off,
-    continuous_and_static,
-    lambda _: served.through_triton(),
-    beside_aiperf,
-)
+def beside_a_timetable(setting: Setting) -> list[Row]:
+    """Both meters on a server whose times are known, and that nobody slows."""
+    (port,), _ = pick_ports(count=1)
+    command = [sys.executable, timed_server.__file__, str(port)]
+    with running("the timed server", command, f"http://127.0.0.1:{port}", niceness=priority.MEASURED) as url:
+        truth_s = timed_server.TTFT_S, timed_server.ITL_S
+        return served.beside_aiperf(url, setting.weights, "a timed server", truth_s)
+
+
+SECTIONS: dict[str, Callable[[Setting], list[Row]]] = {
+    "memory": beside_memory,
+    "vllm": beside_vllm,
+    "cache": cache_on_and_off,
+    "schedulers": continuous_and_static,
+    "streaming": lambda _: served.through_triton(),
+    "aiperf": beside_aiperf,
+    "timetable": beside_a_timetable,
+}
 
 
 # --- the lab's engine ---------------------------------------------------------------------------------------------
@@ -231,25 +243,33 @@ def lab_stamps(setting: Setting, lengths: Sequence[int], **options: Any) -> list
 
 
 @contextmanager
-def vllm(setting: Setting) -> Iterator[str]:
+def vllm(setting: Setting, niceness: int = 0) -> Iterator[str]:
     """The URL of a vLLM server of our own."""
     (port,), _ = pick_ports(count=1)
-    say("starting vLLM")
+    command = [str(setting.peer), str(setting.weights), str(port)]
+    # By itself vLLM leaves a core free, and is a fifth slower for it on a machine of two.
+    environment = {**os.environ, "VLLM_CPU_OMP_THREADS_BIND": f"0-{(os.cpu_count() or 1) - 1}"}
+    with running("vLLM", command, f"http://127.0.0.1:{port}", niceness, environment) as url:
+        yield url
+
+
+@contextmanager
+def running(
+    name: str, command: Sequence[str], url: str, niceness: int, environment: dict[str, str] | None = None
+) -> Iterator[str]:
+    """`url` while the server of `command` answers there, in a session of its own that ends with the block."""
+    say(f"starting {name}")
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
-            [str(setting.peer), str(setting.weights), str(port)],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            # By itself vLLM leaves a core free, and is a fifth slower for it on a machine of two.
-            env={**os.environ, "VLLM_CPU_OMP_THREADS_BIND": f"0-{(os.cpu_count() or 1) - 1}"},
+            command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=environment
         )
+        priority.give(process.pid, niceness)
         try:
-            url, limit = f"http://127.0.0.1:{port}", time.monotonic() + START_LIMIT_S
+            limit = time.monotonic() + START_LIMIT_S
             while not _answers(url):
                 if process.poll() is not None or time.monotonic() > limit:
                     log.seek(0)
-                    raise SystemExit(f"vLLM did not come up: {log.read().strip()[-500:]}")
+                    raise SystemExit(f"{name} did not come up: {log.read().strip()[-500:]}")
                 time.sleep(0.2)
             yield url
         finally:
@@ -307,14 +327,15 @@ def rounded(values: Sequence[float]) -> list[float]:
     return [round(value, 1) for value in values]
 
 
-def peer_option() -> Path:
-    """The value of --vllm-cpu, taken out of the command line."""
+def options() -> argparse.Namespace:
+    """Those of this file, taken out of the command line."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--vllm-cpu", type=Path, default=PEER)
-    options, sys.argv[1:] = parser.parse_known_args()
-    return Path(options.vllm_cpu)
+    parser.add_argument("--section", action="append", choices=SECTIONS, help="only this one; may be given again")
+    given, sys.argv[1:] = parser.parse_known_args()
+    return given
 
 
 if __name__ == "__main__":
-    peer = peer_option()
-    sys.exit(main(str(__doc__).splitlines()[0], lambda: measure(peer)))
+    given = options()
+    sys.exit(main(str(__doc__).splitlines()[0], lambda: measure(given.vllm_cpu, given.section or list(SECTIONS))))

@@ -37,6 +37,7 @@ PAIRS = 6
 PLACES = 8
 SECONDS, WARMUP_S = 6.0, 2.0
 NEW_TOKENS, PROMPT_TOKENS = 64, 32
+NAMES = ("TTFT", "ITL")
 AIPERF_PAIRS, AIPERF_REQUESTS, AIPERF_IN_FLIGHT = 3, 48, 4
 
 
@@ -64,11 +65,11 @@ def through_triton() -> list[Row]:
     ]
 
 
-def beside_aiperf(url: str, weights: Path) -> list[Row]:
-    """TTFT and ITL of one OpenAI-compatible server, by the lab and by AIPerf in turns."""
+def beside_aiperf(url: str, weights: Path, server: str, truth_s: tuple[float, float] | None = None) -> list[Row]:
+    """TTFT and ITL of one OpenAI-compatible server, by the lab and by AIPerf in turns; `truth_s` where it is known."""
     if not AIPERF.is_file():
         note = f"no AIPerf at {AIPERF}"
-        return [Row(f"mean {name} off AIPerf's by", None, "", "<= 0.05", 0, note) for name in ("TTFT", "ITL")]
+        return [Row(f"mean {name} of {server} off AIPerf's by", None, "", "<= 0.05", 0, note) for name in NAMES]
     ours: list[tuple[float, float]] = []
     theirs: list[tuple[float, float]] = []
     model = ModelSpec(name="llm", weights=str(weights))
@@ -84,14 +85,17 @@ def beside_aiperf(url: str, weights: Path) -> list[Row]:
             for turn in turns if pair % 2 == 0 else reversed(turns):
                 turn()
     rows = []
-    for i, name in enumerate(("TTFT", "ITL")):
+    for i, name in enumerate(NAMES):
         ratio = float(np.median([a[i] / b[i] for a, b in zip(ours, theirs, strict=True)]))
         shown = [[round(figures[i] * 1e3, 1) for figures in side] for side in (ours, theirs)]
-        say(f"mean {name}, ms: lab {shown[0]}, AIPerf {shown[1]}")
-        rows.append(
-            Row(f"mean {name} beside AIPerf's, {AIPERF_IN_FLIGHT} in flight", ratio, "ratio", None, AIPERF_PAIRS)
-        )
-        rows.append(Row(f"mean {name} off AIPerf's by", abs(ratio - 1), "", "<= 0.05", AIPERF_PAIRS))
+        say(f"{server}, mean {name}, ms: lab {shown[0]}, AIPerf {shown[1]}")
+        what = f"mean {name} of {server}, {AIPERF_IN_FLIGHT} in flight,"
+        rows.append(Row(f"{what} beside AIPerf's", ratio, "ratio", None, AIPERF_PAIRS))
+        rows.append(Row(f"{what} off AIPerf's by", abs(ratio - 1), "", "<= 0.05", AIPERF_PAIRS))
+        if truth_s is not None:
+            for who, side in (("lab", ours), ("AIPerf", theirs)):
+                off = float(np.median([figures[i] for figures in side])) / truth_s[i] - 1
+                rows.append(Row(f"{what} by the {who}, off the truth by", off, "", None, AIPERF_PAIRS))
     return rows
 
 
@@ -136,6 +140,7 @@ def aiperf(url: str, weights: Path) -> tuple[float, float]:
         command += ["--synthetic-input-tokens-mean", str(PROMPT_TOKENS), "--synthetic-input-tokens-stddev", "0"]
         command += ["--output-tokens-mean", str(NEW_TOKENS), "--output-tokens-stddev", "0"]
         command += ["--extra-inputs", "ignore_eos:true", "--ui", "none", "--artifact-dir", folder]
+        command += ["--workers-max", "1", "--record-processors", "1", "--no-gpu-telemetry", "--no-server-metrics"]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         exports = list(Path(folder).rglob("profile_export_aiperf.json"))
         if done.returncode or not exports:
