@@ -16,7 +16,7 @@ from aiohttp import web
 
 TTFT_S, ITL_S = 0.12, 0.03
 TEXT = " the"
-"""One token for any tokenizer: AIPerf counts the tokens of an answer by tokenizing it anew, whatever the server says."""
+"""One token for any tokenizer: AIPerf counts an answer's tokens by its own tokenizer, whatever the server says."""
 
 
 async def complete(request: web.Request) -> web.StreamResponse:
