@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lab.__main__ import main
+from lab.commands import COMMANDS
 from lab.measure.prices import FIELDS
 from lab.serve import installation
 
@@ -61,6 +62,7 @@ def home(tmp_path, monkeypatch):
         (["export", "20200101-000000-nothing-0000"], "there is no run"),
         (["run", "batching", "--set", "model.name=null"], """--set 'model.name="null"'"""),
         (["frobnicate"], "frobnicate"),
+        (["comapre", "--json"], 'did you mean "compare"'),
         (["fetch", "tritn"], "tritn"),
     ],
 )
@@ -133,6 +135,22 @@ def test_as_a_process_of_its_own_it_says_so_without_a_traceback(arguments, tmp_p
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
     assert ("COMMAND" if not arguments else '"batching"') in done.stderr
+
+
+def test_every_command_tells_its_options_and_imports_nothing_that_takes_long():
+    code = f"""
+import contextlib, sys
+from lab.__main__ import main
+for arguments in {[[], *([name] for name in COMMANDS)]}:
+    with contextlib.suppress(SystemExit):
+        main([*arguments, "--help"])
+assert not {{"numpy", "pydantic", "pyarrow", "grpc", "torch", "streamlit"}} & set(sys.modules), sorted(sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    for name, help_text in COMMANDS.items():
+        assert f"usage: python -m lab {name} " in done.stdout
+        assert f"    {name} " in done.stdout and help_text.split()[0] in done.stdout
 
 
 def test_what_measures_imports_neither_streamlit_nor_torch():

@@ -1,0 +1,30 @@
+"""The commands of `python -m lab`, one file each: `add_options(parser)` and `run(options)`, which returns the exit
+status. A command of several words has its name with underscores as its file's.
+
+Nothing of the lab is imported before a command runs: `python -m lab runs` must not wait for torch or gRPC, and
+`--help` reads no more than this table. What commands share: terminal.py, model_options.py, execution.py (an experiment
+becomes a run), run_document.py (a run is told).
+"""
+
+from __future__ import annotations
+
+COMMANDS = {
+    "doctor": "what is here, what is missing, what to do about it",
+    "fetch": "download ahead of time",
+    "up": "the dashboard with a managed Triton behind it, until Ctrl-C",
+    "serve": "a managed Triton in the foreground, until Ctrl-C",
+    "run": "run an experiment",
+    "load": "put one load on one model",
+    "leak": "load and unload a model again and again: does its memory come back?",
+    "quantize": "find the integer weights of a language model ahead of time",
+    "quality": "what a format costs in quality, beside the unquantized weights",
+    "runs": "the runs that are kept",
+    "show": "one run's figures",
+    "export": "write ended runs into MLflow",
+    "mlflow": "MLflow's own page on what was exported, until Ctrl-C",
+    "prices": "what an hour of which machine costs, by which source",
+    "compare": "two to six runs against the first",
+    "report": "one file for a review: HTML, or Markdown by its name",
+    "selftest": "the lab measures itself against servers whose truth is known",
+}
+"""{name: what `--help` says of it}, in the order in which it lists them."""

@@ -1,0 +1,67 @@
+"""A settled experiment becomes a run, which these options describe and which is told when it is over."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from lab.commands.run_document import add_price, tell
+from lab.commands.terminal import INTERRUPTED, add_json, say
+from lab.errors import InputError, LabError
+
+if TYPE_CHECKING:
+    from lab.spec import Experiment
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", dest="settings")
+    add_json(parser)
+    parser.add_argument("--run-id", help=argparse.SUPPRESS)
+    parser.add_argument("--mlflow", action="store_true", help="write it into MLflow once it is over, on the side")
+    add_price(parser)
+
+
+def execute(experiment: Experiment, options: argparse.Namespace, *, quick: bool, url: str | None = None) -> int:
+    """Runs it in this process and prints what came out, also of a run that failed; the exit status."""
+    from lab.run import devices, preflight, results, runner
+    from lab.run.folder import new_run_id
+    from lab.run.prices import find
+
+    experiment, missing = (experiment, []) if url is not None else devices.without_missing(experiment)
+    if options.price is not None:
+        find(options.price)  # before there is a run that cannot be priced
+    preflight.check(experiment, url)
+    run_id = new_run_id(experiment.id) if options.run_id is None else _free(options.run_id)
+    stop = runner.Stop().on_signals()
+    folder = runner.create(experiment, run_id, quick=quick, settings=options.settings, url=url, missing=missing)
+    say(f"run {folder.run_id}")
+    failure: LabError | None = None
+
+    def report(line: str) -> None:
+        folder.log(line)
+        say(line)
+
+    try:
+        runner.run(experiment, folder, stop=stop, report=report, url=url)
+    except LabError as error:
+        failure = error
+    if options.mlflow:
+        from lab.track import mlflow_export
+
+        mlflow_export.start(folder.run_id)
+    tell(results.document(folder), folder.document["experiment"], options)
+    if failure is not None:
+        raise failure
+    return INTERRUPTED if stop() else 0
+
+
+def _free(run_id: str) -> str:
+    """The run id that was asked for, if a run can be made under it."""
+    from lab.home import home
+    from lab.run.folder import RUN_ID
+
+    if not RUN_ID.fullmatch(run_id):
+        raise InputError(f"--run-id {run_id!r}: allowed are 8 to 60 lower-case letters, digits and dashes")
+    if (home() / "runs" / run_id).exists():
+        raise InputError(f"--run-id {run_id!r}: that run exists already; watch it, or start one under another id")
+    return run_id

@@ -1,0 +1,48 @@
+"""`lab prices`: the catalogue of prices, with the age and the source of each."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import Any
+
+from lab.commands.terminal import add_json, print_json
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.json:
+        print_json(_document())
+    else:
+        print("\n".join(_lines()))
+    return 0
+
+
+def _lines() -> list[str]:
+    """The catalogue as lines, its file first."""
+    from lab.measure.cost_words import format_usd
+    from lab.run import prices
+
+    found, today = prices.catalogue(), prices.today()
+    width = max(len(price.id) for price in found)
+    lines = [f"{prices.own() if prices.own().is_file() else prices.SHIPPED}"]
+    for price in found:
+        stale = f", {price.age_days(today)} days old" if price.is_stale(today) else ""
+        rate = f"{format_usd(price.usd_per_hour)}/h"
+        lines.append(f"{price.id.ljust(width)}  {rate.rjust(9)}  {price.as_of}, {price.certainty}{stale}")
+    return lines
+
+
+def _document() -> dict[str, Any]:
+    from lab.run import prices
+
+    today = prices.today()
+    return {
+        "prices": [
+            {"id": price.id, **dataclasses.asdict(price), "age_days": price.age_days(today)}
+            for price in prices.catalogue()
+        ]
+    }

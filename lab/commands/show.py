@@ -1,0 +1,28 @@
+"""`lab show`: a kept run's figures, as `lab run` printed them when it ended."""
+
+from __future__ import annotations
+
+import argparse
+
+from lab.commands.run_document import add_price, tell
+from lab.commands.terminal import add_json
+from lab.errors import FolderError, InputError
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run")
+    add_json(parser)
+    add_price(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from lab.run import results
+    from lab.run.folder import RunFolder
+
+    try:
+        folder = RunFolder.open(options.run)
+        document = results.document(folder)
+    except FolderError as error:
+        raise InputError(str(error)) from None
+    tell(document, folder.document["experiment"], options)
+    return 0
