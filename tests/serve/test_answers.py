@@ -135,4 +135,5 @@ def test_what_chunks_repeat_is_made_once(serve, answers_module, monkeypatch):
     sender = serve("abc", 20, Sender())
     assert sender.ended.wait(20)
     assert sender.counts == [1] * 20
-    assert (made.count("text_output"), made.count("num_output_tokens")) == (20, 1)
+    assert len(set(sender.texts)) < 20  # as greedy texts of a random model are
+    assert (made.count("text_output"), made.count("num_output_tokens")) == (len(set(sender.texts)), 1)
