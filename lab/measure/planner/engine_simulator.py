@@ -7,19 +7,22 @@ let nobody in until all are through, and a static batch computes the places of t
     write_fixed_s + rows × write_row_s + tokens held × write_held_s        to write
     read_fixed_s + tokens × read_token_s                                   to read, when there is something to read
 
-The clock is simulated. Preemption is not: a cache with less room than its slots is refused.
+Between two changes of who runs, steps differ only by the tokens that were written meanwhile, so they are computed
+together. The clock is simulated. Preemption is not: a cache with less room than its slots is refused.
 """
 
 from __future__ import annotations
 
+import bisect
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from lab.errors import InputError
 from lab.measure.pace import Floats
+from lab.measure.planner.simulator import Routing
 from lab.measure.records import Int64s
 from lab.spec import Scheduler
 
@@ -37,6 +40,16 @@ class Steps:
     outside_s: float = 0.0
     spread: tuple[float, ...] = (1.0,)
 
+    def capacity_rps(self, slots: int, prompt_tokens: float, output_tokens: float) -> float:
+        """Answers a second with every place taken: a step writes a token for each, and reads its share of prompts."""
+        held = slots * (prompt_tokens + output_tokens / 2)
+        step_s = self.write_fixed_s + slots * self.write_row_s + held * self.write_held_s
+        return 1 / (output_tokens * step_s / slots + prompt_tokens * self.read_token_s)
+
+    def times(self, factor: float) -> Steps:
+        """The same engine when every step takes so many times as long; what happens outside stays."""
+        return self.scaled(factor, factor, factor, factor)
+
     def scaled(self, fixed: float = 1.0, row: float = 1.0, held: float = 1.0, read: float = 1.0) -> Steps:
         """The same engine when these parts of a step take so many times as long."""
         return replace(
@@ -51,9 +64,13 @@ class Steps:
 
 @dataclass(frozen=True)
 class EngineRules:
+    """Of each replica; a router in front of several gives each request to one of them when it comes."""
+
     scheduler: Scheduler = "continuous"
     max_batch_size: int = 8
     prefill_tokens: int = 512
+    replicas: int = 1
+    routing: Routing = "round_robin"
 
 
 @dataclass(frozen=True)
@@ -68,13 +85,16 @@ class Asked:
 
 @dataclass(frozen=True)
 class Written:
-    """One entry a request, seconds; `steps`: (seconds, answers in it) of each step that wrote."""
+    """One entry a request, seconds; `steps`: (seconds, answers in it) of each step that wrote, `read_s` what all steps
+    that read took; `most_held`: tokens that one replica's cache held at a time."""
 
     due_s: Floats
     first_s: Floats
     done_s: Floats
     output_tokens: Int64s
     steps: tuple[tuple[float, int], ...]
+    read_s: float = 0.0
+    most_held: int = 0
 
     @property
     def ttft_s(self) -> Floats:
@@ -100,71 +120,141 @@ class _Answer:
 
 
 def simulate_engine(asked: Asked, rules: EngineRules, steps: Steps, *, seed: int = 0) -> Written:
-    """Answers them all. InputError where a count is below 1."""
-    if rules.max_batch_size < 1 or rules.prefill_tokens < 1:
+    """Answers them all. InputError where a count is below 1, and for users of several replicas."""
+    if min(rules.max_batch_size, rules.prefill_tokens, rules.replicas) < 1:
         raise InputError(
-            f"max_batch_size {rules.max_batch_size}, prefill_tokens {rules.prefill_tokens}: allowed is 1 or more"
+            f"max_batch_size {rules.max_batch_size}, prefill_tokens {rules.prefill_tokens}, replicas {rules.replicas}: "
+            "allowed is 1 or more"
         )
     if len(asked.due_s) and min(asked.prompt_tokens.min(), asked.output_tokens.min()) < 1:
         raise InputError("a prompt or an answer of no token: allowed is 1 or more")
-    return _Engine(asked, rules, steps, np.random.default_rng(seed)).run()
+    if asked.users is not None and rules.replicas > 1:
+        raise InputError(f"replicas {rules.replicas} with users who wait for their answer: allowed is 1")
+    rng = np.random.default_rng(seed)
+    log = _Log(asked)
+    engines = [_Engine(log, rules, steps, rng) for _ in range(rules.replicas)]
+    if asked.users is not None:
+        engines[0].users(asked.users)
+    else:
+        _spread(log, engines, rules.routing, rng)
+    for engine in engines:
+        engine.advance(np.inf)
+    return Written(
+        log.due_s,
+        log.first_s,
+        log.done_s,
+        asked.output_tokens,
+        tuple(step for engine in engines for step in engine.steps),
+        sum(engine.read_s for engine in engines),
+        max((engine.most_held for engine in engines), default=0),
+    )
+
+
+def _spread(log: _Log, engines: Sequence[_Engine], routing: Routing, rng: np.random.Generator) -> None:
+    """Gives each request to an engine, when it comes."""
+    count = len(engines)
+    for number, due_s in enumerate(log.due_s.tolist()):
+        if count == 1 or routing == "round_robin":
+            engines[number % count].coming.append(number)
+            continue
+        for engine in engines:
+            engine.advance(due_s)
+        if routing == "two_choices":
+            among: Sequence[int] = rng.choice(count, 2, replace=False).tolist()
+        else:
+            among = [(number + i) % count for i in range(count)]  # ties go round
+        engines[min(among, key=lambda i: engines[i].outstanding(due_s))].coming.append(number)
+
+
+class _Log:
+    """What became of each request, in seconds; NaN for what has not happened."""
+
+    def __init__(self, asked: Asked) -> None:
+        n = len(asked.due_s)
+        self.due_s = asked.due_s.astype(float).copy()
+        self.first_s, self.done_s = np.full(n, np.nan), np.full(n, np.nan)
+        self.prompt_tokens, self.output_tokens = asked.prompt_tokens.tolist(), asked.output_tokens.tolist()
 
 
 class _Engine:
-    def __init__(self, asked: Asked, rules: EngineRules, steps: Steps, rng: np.random.Generator) -> None:
-        self._asked, self._rules, self._steps = asked, rules, steps
+    """One replica. `coming`: numbers of requests that were given to it and are not admitted yet."""
+
+    def __init__(self, log: _Log, rules: EngineRules, steps: Steps, rng: np.random.Generator) -> None:
+        self.coming: deque[int] = deque()
+        self.steps: list[tuple[float, int]] = []
+        self.read_s, self.most_held = 0.0, 0
+        self._log, self._rules, self._cost, self._rng = log, rules, steps, rng
         self._slots = 1 if rules.scheduler == "one" else rules.max_batch_size
-        self._rng = rng
-        self._drawn: Iterator[float] = iter(())
-        n = len(asked.due_s)
-        self._due = asked.due_s.astype(float).copy()
-        self._first, self._done = np.full(n, np.nan), np.full(n, np.nan)
-        self._coming: deque[int] = deque(range(n if asked.users is None else min(asked.users, n)))
-        self._later: deque[int] = deque(range(len(self._coming), n))
+        self._later: deque[int] = deque()
         self._running: list[_Answer] = []
         self._static_rows = 0
         self._now = 0.0
-        self._log: list[tuple[float, int]] = []
+        self._ended: list[float] = []
 
-    def run(self) -> Written:
-        there_s = self._steps.outside_s / 2
-        while self._running or self._coming:
+    def users(self, count: int) -> None:
+        """All requests are this engine's, of so many users."""
+        n = len(self._log.due_s)
+        self.coming.extend(range(min(count, n)))
+        self._later.extend(range(len(self.coming), n))
+
+    def outstanding(self, at_s: float) -> int:
+        """Requests that were given to it and whose last token has not left it by then."""
+        return len(self.coming) + len(self._running) + len(self._ended) - bisect.bisect_right(self._ended, at_s)
+
+    def advance(self, until_s: float) -> None:
+        """Steps until one ends at `until_s` or later, or until there is nothing to do before then."""
+        there_s = self._cost.outside_s / 2
+        while self._now < until_s:
             if not self._running:
-                self._now = max(self._now, self._due[self._coming[0]] + there_s)
+                if not self.coming:
+                    return
+                arrives_s = float(self._log.due_s[self.coming[0]]) + there_s
+                if arrives_s >= until_s:
+                    return
+                self._now = max(self._now, arrives_s)
             self._admit(there_s)
-            self._write()
+            self._write(until_s, there_s)
             self._read()
-        return Written(self._due, self._first, self._done, self._asked.output_tokens, tuple(self._log))
 
     def _admit(self, there_s: float) -> None:
         if self._running and self._rules.scheduler != "continuous":
             return
-        while self._coming and len(self._running) < self._slots:
-            number = self._coming[0]
-            if self._due[number] + there_s > self._now:
+        while self.coming and len(self._running) < self._slots:
+            number = self.coming[0]
+            if self._log.due_s[number] + there_s > self._now:
                 break
-            self._coming.popleft()
-            prompt, output = int(self._asked.prompt_tokens[number]), int(self._asked.output_tokens[number])
+            self.coming.popleft()
+            prompt, output = self._log.prompt_tokens[number], self._log.output_tokens[number]
             self._running.append(_Answer(number, prompt, 0, output))
         self._static_rows = len(self._running) if self._rules.scheduler == "static" else 0
 
-    def _write(self) -> None:
+    def _write(self, until_s: float, there_s: float) -> None:
+        """One token for each answer that is read; as many steps as pass until somebody leaves, comes or is read."""
         ready = [answer for answer in self._running if not answer.unread]
         if not ready:
             return
         rows, held = max(len(ready), self._static_rows), sum(answer.held for answer in ready)
-        s = self._steps
-        took_s = self._some(s.write_fixed_s + rows * s.write_row_s + held * s.write_held_s)
-        self._now += took_s
-        self._log.append((took_s, len(ready)))
+        count = 1 if len(ready) < len(self._running) else min(answer.left for answer in ready)
+        cost = self._cost
+        first_s = cost.write_fixed_s + rows * cost.write_row_s + held * cost.write_held_s
+        took_s = first_s + np.arange(count) * (len(ready) * cost.write_held_s)
+        if len(cost.spread) > 1:
+            took_s = took_s * self._rng.choice(cost.spread, count)
+        ends_s = self._now + np.cumsum(took_s)
+        if self._rules.scheduler == "continuous" and len(self._running) < self._slots:
+            next_s = float(self._log.due_s[self.coming[0]]) + there_s if self.coming else np.inf
+            count = min(count, int(np.searchsorted(ends_s, min(next_s, until_s))) + 1)
+        self.steps.extend((seconds, len(ready)) for seconds in took_s[:count].tolist())
+        self._now = float(ends_s[count - 1])
         for answer in ready:
-            answer.held += 1
-            self._give(answer)
+            answer.held += count
+            self._give(answer, count, float(ends_s[0]))
+        self.most_held = max(self.most_held, held + count * len(ready))
 
     def _read(self) -> None:
         budget = self._rules.prefill_tokens
         read: list[_Answer] = []
-        for answer in sorted(self._running, key=lambda answer: answer.number):
+        for answer in self._running:  # in order of arrival, as they were admitted
             if answer.unread and budget:
                 take = min(answer.unread, budget)
                 answer.unread -= take
@@ -174,31 +264,30 @@ class _Engine:
         if not read:
             return
         tokens = self._rules.prefill_tokens - budget
-        self._now += self._some(self._steps.read_fixed_s + tokens * self._steps.read_token_s)
+        took_s = self._cost.read_fixed_s + tokens * self._cost.read_token_s
+        if len(self._cost.spread) > 1:
+            took_s *= float(self._rng.choice(self._cost.spread))
+        self._now += took_s
+        self.read_s += took_s
+        self.most_held = max(self.most_held, sum(answer.held for answer in self._running))
         for answer in read:
             if not answer.unread:
-                self._give(answer)
+                self._give(answer, 1, self._now)
 
-    def _give(self, answer: _Answer) -> None:
-        """One token more for it, now."""
-        back_s = self._now + self._steps.outside_s / 2
-        answer.left -= 1
-        if np.isnan(self._first[answer.number]):
-            self._first[answer.number] = back_s
+    def _give(self, answer: _Answer, tokens: int, first_s: float) -> None:
+        """So many tokens more for it by now, the first of them at `first_s`."""
+        back_s = self._cost.outside_s / 2
+        answer.left -= tokens
+        if np.isnan(self._log.first_s[answer.number]):
+            self._log.first_s[answer.number] = first_s + back_s
         if answer.left == 0:
-            self._done[answer.number] = back_s
+            self._log.done_s[answer.number] = self._now + back_s
             self._running.remove(answer)
+            self._ended.append(self._now)
             if self._later:
                 following = self._later.popleft()
-                self._due[following] = back_s
-                self._coming.append(following)
-
-    def _some(self, seconds: float) -> float:
-        factor = next(self._drawn, None)
-        if factor is None:
-            self._drawn = iter(self._rng.choice(self._steps.spread, 4096).tolist())
-            factor = next(self._drawn)
-        return seconds * factor
+                self._log.due_s[following] = self._now + back_s
+                self.coming.append(following)
 
 
 def fit_steps(seen: Sequence[tuple[float, float, float]]) -> tuple[float, float, float]:

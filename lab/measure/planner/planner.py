@@ -1,4 +1,4 @@
-"""Questions to a calibrated model: what will this rate be like, how many replicas does it take, what breaks first.
+"""Questions to a calibrated model: what will this rate be like, how many replicas does it take, how high can it go.
 
 Every answer is a prediction. It is drawn apart from measurements, and `error` says how far the same model was off on
 blocks that it had not seen; without such blocks nobody can say what a prediction is worth.
@@ -7,10 +7,11 @@ blocks that it had not seen; without such blocks nobody can say what a predictio
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lab.errors import InputError
 from lab.measure.pace import Floats
 from lab.measure.percentile import percentile
 from lab.measure.planner.engine_simulator import Asked, EngineRules, Steps, simulate_engine
@@ -27,7 +28,7 @@ MOST_REPLICAS = 1024
 @dataclass(frozen=True)
 class Prediction:
     """Modelled figures under the names of a Summary; None where they do not apply. `utilisation_fraction`: of the time
-    of all instances, the share they work."""
+    of all instances, the share they work; `held_tokens_peak`: the most that one replica's cache held."""
 
     throughput_rps: float
     goodput_rps: float | None
@@ -36,6 +37,7 @@ class Prediction:
     latency_p50_s: float | None
     latency_p95_s: float | None
     latency_p99_s: float | None
+    queue_mean_s: float | None = None
     batch_mean: float | None = None
     ttft_p50_s: float | None = None
     ttft_p95_s: float | None = None
@@ -43,6 +45,21 @@ class Prediction:
     output_tokens_per_s: float | None = None
     refused: int = 0
     utilisation_fraction: float | None = None
+    held_tokens_peak: int | None = None
+
+    def of(self, replicas: int) -> Prediction:
+        """The same of so many replicas that are alike: their rates add up, their latencies do not."""
+
+        def times(rate: float | None) -> float | None:
+            return None if rate is None else rate * replicas
+
+        return replace(
+            self,
+            throughput_rps=self.throughput_rps * replicas,
+            goodput_rps=times(self.goodput_rps),
+            output_tokens_per_s=times(self.output_tokens_per_s),
+            refused=self.refused * replicas,
+        )
 
 
 def poisson(rate_rps: float, requests: int, seed: int = 0) -> Floats:
@@ -50,53 +67,96 @@ def poisson(rate_rps: float, requests: int, seed: int = 0) -> Floats:
     return np.asarray(np.random.default_rng(seed).exponential(1 / rate_rps, requests).cumsum(), float)
 
 
+def in_turn(rate_rps: float, replicas: int, requests: int, seed: int = 0) -> Floats:
+    """Arrivals at one of `replicas` that take independent users' requests in turn: every `replicas`-th of them, whose
+    gaps are Erlang's. One replica is the pattern of all."""
+    gaps_s = np.random.default_rng(seed).gamma(replicas, 1 / rate_rps, requests)
+    return np.asarray(gaps_s.cumsum(), float)
+
+
 def predict(
-    arrivals: Floats | Users, rules: Rules, service: Service, slo: Slo | None = None, seed: int = 0
+    arrivals: Floats | Users,
+    rules: Rules,
+    service: Service,
+    slo: Slo | None = None,
+    seed: int = 0,
+    window_s: tuple[float, float] | None = None,
 ) -> Prediction:
-    """A model that Triton batches. `arrivals` as in simulator.simulate; the first WARMUP_FRACTION are warm-up."""
+    """A model that Triton batches. `arrivals` as in simulator.simulate. Figures are of what is due in `window_s`, as a
+    Summary's are; by default the first WARMUP_FRACTION are left out, and what ends after the last arrival, which is no
+    steady state."""
     found = simulate(arrivals, rules, service, seed=seed)
-    kept = slice(int(len(found.due_s) * WARMUP_FRACTION), None)
-    latency_s = found.latency_s[kept]
-    answered = ~np.isnan(latency_s)
-    began_s, last_s = found.due_s[kept][0], found.due_s[-1]  # what still ends after the last arrival is no steady state
-    seconds = max(last_s - began_s, 1e-12)
-    inside = int(((found.done_s > began_s) & (found.done_s <= last_s)).sum())
-    good = None if slo is None or slo.latency_s is None else int((latency_s[answered] <= slo.latency_s).sum())
+    from_s, to_s = window_s or _steady(found.due_s)
+    kept = (found.due_s >= from_s) & (found.due_s <= to_s)
+    latency_s, answered = found.latency_s[kept], ~np.isnan(found.done_s[kept])
+    seconds = max(to_s - from_s, 1e-12)
+    inside = int(((found.done_s > from_s) & (found.done_s <= to_s)).sum())
+    none = np.full(len(latency_s), np.nan)
+    good = None if slo is None else int(_good(slo, latency_s, latency_s, none)[answered].sum())
     sizes = found.batch[kept][answered]
     executions = float((1 / sizes).sum()) if len(sizes) else 0.0
-    busy_s = float(sum(service.mean_s(size) / size for size in sizes))
+    waited_s = (found.start_s - found.due_s)[kept][answered] - service.outside_s.mean() / 2
+    worked_s = float(np.nanmax(found.done_s) - found.due_s[0]) if answered.any() else seconds
     return Prediction(
         throughput_rps=inside / seconds,
         goodput_rps=None if good is None else good / seconds,
-        slo_attainment_fraction=None if good is None else good / len(latency_s),
+        slo_attainment_fraction=None if good is None or not len(latency_s) else good / len(latency_s),
+        queue_mean_s=max(0.0, float(waited_s.mean())) if len(waited_s) else None,
         batch_mean=len(sizes) / executions if executions else None,
         refused=found.refused,
-        utilisation_fraction=busy_s / seconds / (rules.instances * rules.replicas),
-        **_latencies(latency_s[answered]),
+        utilisation_fraction=found.busy_s / max(worked_s, 1e-12) / (rules.instances * rules.replicas),
+        **_latencies(latency_s[answered]),  # type: ignore[arg-type]
     )
 
 
-def predict_engine(asked: Asked, rules: EngineRules, steps: Steps, slo: Slo | None = None, seed: int = 0) -> Prediction:
-    """A language model's engine."""
+def predict_engine(
+    asked: Asked,
+    rules: EngineRules,
+    steps: Steps,
+    slo: Slo | None = None,
+    seed: int = 0,
+    window_s: tuple[float, float] | None = None,
+) -> Prediction:
+    """A language model's engine; windows as for `predict`. Without one, rates are of all that was asked."""
     found = simulate_engine(asked, rules, steps, seed=seed)
-    kept = slice(int(len(found.due_s) * WARMUP_FRACTION), None)
+    from_s, last_s = _steady(found.due_s)[0], float(found.done_s.max())
+    to_s = last_s
+    if window_s is not None:
+        from_s, to_s = window_s
+    kept = (found.due_s >= from_s) & (found.due_s <= to_s)
     latency_s, ttft_s, itl_s = found.latency_s[kept], found.ttft_s[kept], found.itl_s[kept]
-    began_s, last_s = found.due_s[kept][0], float(found.done_s.max())
-    seconds = max(last_s - began_s, 1e-12)
+    seconds = max(to_s - from_s, 1e-12)
+    ended = (found.done_s > from_s) & (found.done_s <= to_s)
     good = None if slo is None else int(_good(slo, latency_s, ttft_s, itl_s).sum())
-    writing_s = sum(seconds for seconds, _ in found.steps)
+    busy_s = sum(seconds for seconds, _ in found.steps) + found.read_s
+    span_s = max(last_s - float(found.due_s[0]), 1e-12)
     return Prediction(
-        throughput_rps=len(latency_s) / seconds,
+        throughput_rps=int(ended.sum()) / seconds,
         goodput_rps=None if good is None else good / seconds,
-        slo_attainment_fraction=None if good is None else good / len(latency_s),
+        slo_attainment_fraction=None if good is None or not len(latency_s) else good / len(latency_s),
         batch_mean=sum(rows for _, rows in found.steps) / len(found.steps) if found.steps else None,
         ttft_p50_s=percentile(ttft_s, 0.5),
         ttft_p95_s=percentile(ttft_s, 0.95),
         itl_mean_s=float(np.nanmean(itl_s)) if not np.isnan(itl_s).all() else None,
-        output_tokens_per_s=float(found.output_tokens[kept].sum()) / seconds,
-        utilisation_fraction=min(1.0, writing_s / max(last_s - float(found.due_s[0]), 1e-12)),
+        output_tokens_per_s=float(found.output_tokens[ended].sum()) / seconds,
+        utilisation_fraction=min(1.0, busy_s / span_s / rules.replicas),
+        held_tokens_peak=found.most_held,
         **_latencies(latency_s),  # type: ignore[arg-type]
     )
+
+
+def capacity_rps(
+    server: Service | Steps, rules: Rules | EngineRules, prompt: float = 0.0, output: float = 0.0
+) -> float:
+    """Requests a second that all replicas answer when they are never idle and their batches as full as pays; of a
+    language model for prompts and answers of so many tokens on average."""
+    if isinstance(server, Service) and isinstance(rules, Rules):
+        sizes = range(1, rules.max_batch_size + 1)
+        return rules.replicas * max(server.capacity_rps(size, rules.instances) for size in sizes)
+    if isinstance(server, Steps) and isinstance(rules, EngineRules):
+        slots = 1 if rules.scheduler == "one" else rules.max_batch_size
+        return rules.replicas * server.capacity_rps(slots, prompt, output)
+    raise InputError("a server's model and its rules do not belong together")
 
 
 def lengths(tokens: int | tuple[int, int], requests: int, seed: int) -> Int64s:
@@ -116,60 +176,38 @@ def error(
     return found
 
 
-@dataclass(frozen=True)
-class Needed:
-    """`replicas`: the fewest that keep the objective with the headroom, None when no number up to `tried` does.
-    `at`: what they are predicted to do at the target rate itself."""
-
-    replicas: int | None
-    at: Prediction | None
-    tried: int
-
-
-def replicas_needed(
-    keeps: Callable[[int, float], Prediction],
-    rate_rps: float,
-    percentile_of_good: float,
-    headroom_fraction: float = 0.2,
-) -> Needed:
-    """The fewest replicas that keep the objective at (1 + headroom) × `rate_rps`. `keeps(replicas, rate_rps)` predicts.
-
-    More replicas are never worse, so the number is doubled until it is enough, then halved down to the least."""
-    asked_rps = rate_rps * (1 + headroom_fraction)
-
-    def enough(replicas: int) -> bool:
-        share = keeps(replicas, asked_rps).slo_attainment_fraction
-        return share is not None and share >= percentile_of_good
-
-    high = 1
-    while not enough(high):
-        high *= 2
-        if high > MOST_REPLICAS:
-            return Needed(None, None, MOST_REPLICAS)
-    low = high // 2
+def fewest(enough: Callable[[int], bool], least: int = 1, most: int = MOST_REPLICAS) -> int | None:
+    """The least number from `least` to `most` that is enough; None when none is. More replicas are never worse, so the
+    step is doubled until it is enough, then halved down to the least."""
+    low, high, step = least - 1, least, 1
+    while high <= most and not enough(high):
+        if high == most:
+            return None
+        low, high, step = high, min(high + step, most), 2 * step
+    if high > most:
+        return None
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
-    return Needed(high, keeps(high, rate_rps), high)
+    return high
 
 
 def highest_rate(
-    keeps: Callable[[float], Prediction], percentile_of_good: float, capacity_rps: float, steps: int = 12
+    keeps: Callable[[float], bool], capacity_rps: float, steps: int = 10, least_fraction: float = 0.02
 ) -> float | None:
-    """The highest rate below `capacity_rps` at which the objective is kept, by halving; None when not even a fiftieth
-    of it is."""
-
-    def good(rate_rps: float) -> bool:
-        share = keeps(rate_rps).slo_attainment_fraction
-        return share is not None and share >= percentile_of_good
-
-    low, high = capacity_rps / 50, capacity_rps
-    if not good(low):
+    """The highest rate below `capacity_rps` that `keeps` the objective, by halving; None when not even
+    `least_fraction` of it does."""
+    low, high = capacity_rps * least_fraction, capacity_rps
+    if not keeps(low):
         return None
     for _ in range(steps):
         middle = (low + high) / 2
-        low, high = (middle, high) if good(middle) else (low, middle)
+        low, high = (middle, high) if keeps(middle) else (low, middle)
     return low
+
+
+def _steady(due_s: Floats) -> tuple[float, float]:
+    return float(due_s[int(len(due_s) * WARMUP_FRACTION)]), float(due_s[-1])
 
 
 def _good(slo: Slo, latency_s: Floats, ttft_s: Floats, itl_s: Floats) -> np.ndarray:

@@ -1,0 +1,231 @@
+"""A run's server as a model that can be asked: what if there were another rate, batch size, delay, precision, number of
+replicas, accelerator.
+
+A `Setting` says what is asked; whatever it leaves out is as the run's model has it. `outside` tells in sentences how
+far a setting is from what was measured: a prediction there is an extrapolation, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from lab.errors import InputError
+from lab.measure.floors import Machine
+from lab.measure.planner import calibration, heldout, scaling
+from lab.measure.planner.accelerators import Accelerator
+from lab.measure.planner.engine_simulator import Asked, EngineRules, Steps
+from lab.measure.planner.heldout import Trust
+from lab.measure.planner.planner import (
+    Prediction,
+    capacity_rps,
+    in_turn,
+    lengths,
+    poisson,
+    predict,
+    predict_engine,
+)
+from lab.measure.planner.scaling import Format
+from lab.measure.planner.service import Service
+from lab.measure.planner.simulator import Routing, Rules
+from lab.measure.words import format_rate, format_ratio, format_setting_s, join, plural
+from lab.spec import Batching, Lengths, ModelSpec, Precision, Slo
+
+REQUESTS, ANSWERS = 4_000, 600
+"""That are simulated for one prediction; of a language model fewer, since each has many steps."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """`rate_rps`: of all replicas together. None leaves a field as the run's model has it; a `delay_s` has no meaning
+    for batches of 1 and for a language model."""
+
+    rate_rps: float
+    replicas: int = 1
+    max_batch_size: int | None = None
+    delay_s: float | None = None
+    precision: Precision | None = None
+    accelerator: Accelerator | None = None
+    routing: Routing = "round_robin"
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """What was measured: requests a second of one server, the largest batch that was executed (answers in a step), the
+    settings (calibration's `setting` of a model) and precisions."""
+
+    rates_rps: tuple[float, float]
+    largest_batch: float
+    settings: frozenset[tuple[object, ...]]
+    precisions: tuple[Precision, ...]
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """`services` of a model that Triton batches or `steps` of a language model, by precision as measured. `formats`:
+    what a step of each precision that can be asked about reads; `machine`: what this one can do, None where no run
+    probed it. `trust`: how far it is off on blocks that it did not see."""
+
+    model: ModelSpec
+    ranges: Ranges
+    trust: Trust
+    services: Mapping[Precision, Service] = field(default_factory=dict)
+    steps: Mapping[Precision, Steps] = field(default_factory=dict)
+    formats: Mapping[Precision, Format] = field(default_factory=dict)
+    machine: Machine | None = None
+    prompt_tokens: Lengths = 1
+    output_tokens: Lengths = 1
+
+    @property
+    def is_engine(self) -> bool:
+        return bool(self.steps)
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        """Those that can be asked about, the measured ones first."""
+        measured = tuple(self.steps or self.services)
+        return (*measured, *(name for name in self.formats if name not in measured)) if self.is_engine else measured
+
+    def model_of(self, setting: Setting) -> ModelSpec:
+        """The model as it would be served. InputError where a field does not fit."""
+        changes: dict[str, object] = {"precision": setting.precision or self.model.precision}
+        if changes["precision"] != self.model.precision:
+            changes["quantizer"] = "rtn"
+        if self.is_engine:
+            changes["max_batch_size"] = setting.max_batch_size or self.model.max_batch_size
+            if setting.delay_s:
+                raise InputError(
+                    f"delay {format_setting_s(setting.delay_s)}: a language model's engine holds nobody back"
+                )
+            return self.model.model_copy(update=changes)
+        own = self.model.batching
+        size = setting.max_batch_size or (own.max_batch_size if own else 1)
+        delay_s = setting.delay_s if setting.delay_s is not None else own.max_queue_delay_us / 1e6 if own else 0.0
+        changes["batching"] = (
+            None
+            if size == 1
+            else Batching(
+                max_batch_size=size,
+                max_queue_delay_us=round(delay_s * 1e6),
+                max_queue_size=own.max_queue_size if own else None,
+            )
+        )
+        return self.model.model_copy(update=changes)
+
+    def server(self, setting: Setting) -> tuple[Service | Steps, tuple[str, ...]]:
+        """(the server's model, how what was not measured was found). InputError for what cannot be scaled."""
+        precision = setting.precision or self.model.precision
+        if not self.is_engine:
+            if precision not in self.services:
+                raise InputError(
+                    f"precision {precision!r}: not measured in this run, and what {self.model.family} takes is not "
+                    f"scaled; allowed: {join(list(self.services))}"
+                )
+            if setting.accelerator is not None:
+                raise InputError(
+                    f"accelerator {setting.accelerator.name!r}: what {self.model.family} takes here is mostly the "
+                    "server's own work, which no data sheet scales; allowed: null, or a run of a language model"
+                )
+            return self.services[precision], ()
+        steps, told = self._in_precision(precision)
+        if setting.accelerator is not None:
+            steps, how = scaling.on_accelerator(steps, precision, self.machine, setting.accelerator)
+            told = (*told, how)
+        return steps, told
+
+    def _in_precision(self, precision: Precision) -> tuple[Steps, tuple[str, ...]]:
+        if precision in self.steps:
+            return self.steps[precision], ()
+        there = self.formats.get(precision)
+        base = next((name for name in self.steps if name in self.formats), None)
+        if there is None or base is None:
+            raise InputError(
+                f"precision {precision!r}: not measured in this run, and what a step reads in it is not known; "
+                f"allowed: {join(list(self.precisions))}"
+            )
+        steps, how = scaling.in_precision(self.steps[base], self.formats[base], there, self.machine)
+        return steps, (how,)
+
+    def rules(self, setting: Setting, replicas: int) -> Rules | EngineRules:
+        model = self.model_of(setting)
+        if self.is_engine:
+            return calibration.engine_rules(model, replicas=replicas, routing=setting.routing)
+        return calibration.rules(model, replicas=replicas, routing=setting.routing)
+
+    def pattern(self, setting: Setting, slo: Slo | None = None, *, seed: int = 0) -> Prediction:
+        """All replicas, taking requests in turn, by one of them: each is as all others. Routers that look at the
+        replicas do no worse."""
+        server, _ = self.server(setting)
+        n = ANSWERS if self.is_engine else REQUESTS
+        due_s = in_turn(setting.rate_rps, setting.replicas, n, seed)
+        return self._asked(due_s, self.rules(setting, 1), server, slo, seed).of(setting.replicas)
+
+    def together(self, setting: Setting, slo: Slo | None = None, *, seed: int = 0) -> Prediction:
+        """All replicas behind the setting's router."""
+        server, _ = self.server(setting)
+        n = min(4, setting.replicas) * (ANSWERS if self.is_engine else REQUESTS // 2)
+        return self._asked(poisson(setting.rate_rps, n, seed), self.rules(setting, setting.replicas), server, slo, seed)
+
+    def _asked(
+        self, due_s: np.ndarray, rules: Rules | EngineRules, server: Service | Steps, slo: Slo | None, seed: int
+    ) -> Prediction:
+        if isinstance(server, Service) and isinstance(rules, Rules):
+            return predict(due_s, rules, server, slo, seed)
+        if isinstance(server, Steps) and isinstance(rules, EngineRules):
+            prompts = lengths(self.prompt_tokens, len(due_s), seed + 1)
+            outputs = lengths(self.output_tokens, len(due_s), seed + 2)
+            return predict_engine(Asked(due_s, prompts, outputs), rules, server, slo, seed)
+        raise InputError("a server's model and its rules do not belong together")
+
+    def capacity_rps(self, setting: Setting) -> float:
+        """Requests a second that all replicas can answer, with batches as full as pays."""
+        server, _ = self.server(setting)
+        rules = self.rules(setting, setting.replicas)
+        return capacity_rps(server, rules, mean(self.prompt_tokens), mean(self.output_tokens))
+
+    def is_fitted(self, setting: Setting) -> bool:
+        """Whether blocks of this setting were measured, at whatever rate."""
+        precision = setting.precision or self.model.precision
+        known = heldout.setting(self.model_of(setting)) in self.ranges.settings
+        return known and setting.accelerator is None and precision in (self.steps or self.services)
+
+    def outside(self, setting: Setting, found: Prediction) -> tuple[str, ...]:
+        """How far this is from what was measured, a sentence each; none within it."""
+        told = list(self.server(setting)[1])
+        model, ranges = self.model_of(setting), self.ranges
+        rate = setting.rate_rps / setting.replicas
+        low, high = ranges.rates_rps
+        if rate > high * 1.05:
+            told.append(f"{format_rate(rate)} a replica is {format_ratio(rate / high)} the highest rate measured")
+        elif rate < low * 0.95:
+            told.append(f"{format_rate(rate)} a replica is {format_ratio(rate / low)} the lowest rate measured")
+        if (found.batch_mean or 0) > ranges.largest_batch * 1.05:
+            told.append(
+                f"batches of {found.batch_mean:.0f} on average: measured up to {ranges.largest_batch:.0f}, so what a "
+                "larger one takes is a straight line continued"
+            )
+        if not self.is_engine and not self.is_fitted(setting) and setting.accelerator is None:
+            batching = model.batching
+            words = (
+                "requests alone"
+                if batching is None
+                else f"batches of up to {batching.max_batch_size} with a delay of "
+                f"{format_setting_s(batching.max_queue_delay_us / 1e6)}"
+            )
+            told.append(f"{words}: not measured in this run, though other batching was")
+        if self.is_engine and not self.is_fitted(setting) and model.max_batch_size != self.model.max_batch_size:
+            told.append(f"up to {plural(model.max_batch_size, 'answer')} in a step: not measured in this run")
+        if setting.replicas > 1:
+            told.append("more than one replica: no run had several; each is taken to have a machine like this one")
+        return tuple(told)
+
+
+def mean(tokens: Lengths) -> float:
+    return float(tokens) if isinstance(tokens, int) else (tokens[0] + tokens[1]) / 2
+
+
+def at_rate(setting: Setting, rate_rps: float, replicas: int | None = None) -> Setting:
+    """The same setting at another rate, with as many replicas or so many."""
+    return replace(setting, rate_rps=rate_rps, replicas=replicas or setting.replicas)

@@ -1,0 +1,236 @@
+"""How far the model is off on this machine: each measured block in turn is left out, predicted, and compared.
+
+A block is predicted from all others of the same weights and precision, its speed taken from the two that ran just
+before and after it, and it is asked what the real one was asked, arrival by arrival. "Fitted" settings (batch size,
+delay) were measured in another block as well; for an "unfitted" one every block of that setting is left out. Blocks
+that were asked more than MOST_USED of what the server can do are not judged: there its latency says more about the last
+percent of its speed than about anything else. And two blocks of one cell are compared with each other: no model can be
+closer than the machine is to itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lab.errors import InputError
+from lab.measure.planner import calibration
+from lab.measure.planner.calibration import Measured
+from lab.measure.planner.calibrator import Calibrator, Tuned
+from lab.measure.planner.engine_simulator import Asked, Steps
+from lab.measure.planner.planner import Prediction, capacity_rps, error, predict, predict_engine
+from lab.measure.planner.service import Service
+from lab.measure.planner.simulator import Users
+from lab.measure.records import Int64s
+from lab.spec import ModelSpec, Slo
+
+MOST_USED = 0.85
+"""Of capacity; beyond it no held-out block is judged and no interval is told."""
+METRICS = ("throughput_rps", "latency_p50_s", "latency_p95_s", "latency_p99_s")
+FOLDS = 4
+FEW = 20
+"""Errors below which their extremes are the interval, and from which 90 % of them are."""
+SAME = ("family", "weights", "precision", "quantizer", "group_size", "kv_cache_precision", "kv_cache", "device")
+"""Fields in which blocks agree that calibrate each other; and these: seed, instances and threads."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """One block: `errors` is predicted ÷ measured - 1 by metric, None where it was not measured; `fitted`: whether
+    other blocks of its setting were known; `load_fraction`: its rate ÷ what the model says that the server can do."""
+
+    label: str
+    number: int
+    rate_rps: float
+    load_fraction: float
+    fitted: bool
+    predicted: Prediction
+    measured: dict[str, float | None]
+    errors: dict[str, float | None]
+
+    @property
+    def judged(self) -> bool:
+        return self.load_fraction <= MOST_USED
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What held-out blocks say of predictions on this machine. `noise`: by metric, how far two blocks of one cell are
+    from each other, larger ÷ smaller - 1 each."""
+
+    held_out: tuple[HeldOut, ...]
+    noise: dict[str, tuple[float, ...]]
+
+    def errors(self, metric: str, *, fitted: bool) -> list[float]:
+        """Of judged blocks; those of unfitted settings, where a plan asks about such a one."""
+        rows = [h for h in self.held_out if h.judged and h.fitted == fitted]
+        return [found for h in rows if (found := h.errors.get(metric)) is not None]
+
+    def typical(self, metric: str, *, fitted: bool) -> float | None:
+        """The middle one of the errors' sizes; None of none."""
+        sizes = [abs(found) for found in self.errors(metric, fitted=fitted)]
+        return float(np.median(sizes)) if sizes else None
+
+    def worst(self, metric: str, *, fitted: bool) -> float | None:
+        sizes = [abs(found) for found in self.errors(metric, fitted=fitted)]
+        return max(sizes) if sizes else None
+
+    def typical_noise(self, metric: str) -> float | None:
+        return float(np.median(self.noise[metric])) if self.noise.get(metric) else None
+
+    def span(self, metric: str, *, fitted: bool) -> tuple[float, float] | None:
+        """The errors' extremes, or 5th and 95th percentile of FEW and more; None of none. 0 is always within."""
+        found = self.errors(metric, fitted=fitted)
+        if not found:
+            return None
+        low, high = (min(found), max(found)) if len(found) < FEW else np.quantile(found, (0.05, 0.95))
+        return min(0.0, float(low)), max(0.0, float(high))
+
+    def interval(self, metric: str, predicted: float | None, *, fitted: bool) -> tuple[float, float] | None:
+        """Where the truth is by these errors: a model that says 10 % too much means that the truth is ÷ 1.1."""
+        span = self.span(metric, fitted=fitted)
+        if span is None or predicted is None:
+            return None
+        return predicted / (1 + span[1]), predicted / max(1 + span[0], 0.05)
+
+
+def trust(blocks: Sequence[Measured], slo: Slo | None = None) -> Trust:
+    """Every block of an open loop that can be predicted from others, once fitted and once unfitted where both can be
+    had. What replays tune is tuned anew for each of FOLDS parts of the run, on all but that part."""
+    found: list[HeldOut] = []
+    for family in _families(blocks):
+        calibrator = None if family[0].model.family == "llm" else Calibrator(family)
+        for part in np.array_split(np.arange(len(family)), min(FOLDS, len(family))):
+            rest = [family[place] for place in range(len(family)) if place not in part]
+            tuned = None
+            for block in (family[place] for place in part):
+                if block.users is not None or not len(block.due_s) or block.summary.latency_p50_s is None or not rest:
+                    continue
+                if calibrator is not None and tuned is None:
+                    tuned = calibrator.tune([other.number for other in rest])
+                found += _held_out(block, [b for b in family if b.number != block.number], calibrator, tuned, slo)
+    return Trust(tuple(sorted(found, key=lambda h: (h.number, not h.fitted))), _noise(blocks))
+
+
+def _held_out(
+    block: Measured, others: Sequence[Measured], calibrator: Calibrator | None, tuned: Tuned | None, slo: Slo | None
+) -> list[HeldOut]:
+    strangers = [other for other in others if setting(other.model) != setting(block.model)]
+    found = []
+    for fitted, known in ((True, others), (False, strangers)):
+        if not known or (fitted and len(strangers) == len(others)):
+            continue
+        server = _server(block, known, calibrator, tuned)
+        if server is None:
+            continue
+        predicted, measured = replay(block, server, slo), block.summary.to_dict()
+        rate = block.summary.offered_rps or 0.0
+        errors = error(predicted, measured, METRICS)
+        found.append(
+            HeldOut(
+                block.label, block.number, rate, rate / capacity(block, server), fitted, predicted, measured, errors
+            )
+        )
+    return found
+
+
+def capacity(block: Measured, server: Service | Steps) -> float:
+    """Requests a second that the server could answer if they were like the block's."""
+    if isinstance(server, Service):
+        return capacity_rps(server, calibration.rules(block.model))
+    tokens = [float(_filled(counts).mean()) for counts in (block.prompt_tokens, block.output_tokens)]
+    return capacity_rps(server, calibration.engine_rules(block.model), *tokens)
+
+
+def replay(
+    block: Measured, server: Service | Steps, slo: Slo | None = None, seed: int = 0, *, model: ModelSpec | None = None
+) -> Prediction:
+    """What a calibrated server does when it is asked what the block was, as a summary would tell it. `model`: with
+    these rules in place of the block's own."""
+    of = model or block.model
+    if isinstance(server, Service):
+        n = len(block.due_s)
+        asked = block.due_s if block.users is None else Users(block.users, n, block.think_s)
+        return predict(asked, calibration.rules(of), server, slo, seed, block.window_s)
+    tokens = [_filled(counts) for counts in (block.prompt_tokens, block.output_tokens)]
+    due_s = block.due_s if block.users is None else np.zeros(len(block.due_s))
+    return predict_engine(
+        Asked(due_s, tokens[0], tokens[1], block.users),
+        calibration.engine_rules(of),
+        server,
+        slo,
+        seed,
+        block.window_s,
+    )
+
+
+def alike(a: ModelSpec, b: ModelSpec) -> bool:
+    """Whether a block of the one says how long the other computes, whatever their batching."""
+    return all(getattr(a, name) == getattr(b, name) for name in (*SAME, "seed", "instances", "threads"))
+
+
+def setting(model: ModelSpec) -> tuple[object, ...]:
+    """What requests share a batch by."""
+    if model.family == "llm":
+        return (model.scheduler, model.max_batch_size)
+    batching = model.batching
+    return (None,) if batching is None else (batching.max_batch_size, batching.max_queue_delay_us)
+
+
+def neighbours(block: Measured, others: Sequence[Measured]) -> list[Measured]:
+    """Those that ran just before and just after it."""
+    before = [other for other in others if other.number < block.number]
+    after = [other for other in others if other.number > block.number]
+    return [
+        *([max(before, key=lambda other: other.number)] if before else []),
+        *([min(after, key=lambda other: other.number)] if after else []),
+    ]
+
+
+def _families(blocks: Sequence[Measured]) -> list[list[Measured]]:
+    """Blocks that calibrate each other."""
+    found: list[list[Measured]] = []
+    for block in blocks:
+        of = next((family for family in found if alike(family[0].model, block.model)), None)
+        if of is None:
+            found.append(of := [])
+        of.append(block)
+    return found
+
+
+def _server(
+    block: Measured, known: Sequence[Measured], calibrator: Calibrator | None, tuned: Tuned | None
+) -> Service | Steps | None:
+    """What the others say of the block's server; None where they say nothing, or its engine is not modelled."""
+    near = neighbours(block, known)
+    try:
+        if calibrator is None:
+            calibration.engine_rules(block.model)
+            return calibration.engine_steps(known, near)
+        return calibrator.service([other.number for other in known], [other.number for other in near], tuned)
+    except InputError:
+        return None
+
+
+def _noise(blocks: Sequence[Measured]) -> dict[str, tuple[float, ...]]:
+    cells: dict[str, list[Measured]] = {}
+    for block in blocks:
+        if block.users is None:
+            cells.setdefault(block.label, []).append(block)
+    found: dict[str, list[float]] = {metric: [] for metric in METRICS}
+    for same in cells.values():
+        for a, b in itertools.pairwise(same):
+            for metric in METRICS:
+                low, high = sorted(getattr(x.summary, metric) or 0.0 for x in (a, b))
+                if low > 0:
+                    found[metric].append(high / low - 1)
+    return {metric: tuple(values) for metric, values in found.items()}
+
+
+def _filled(counts: Int64s) -> Int64s:
+    """Token counts with those of requests that failed, which are not known, at the middle of the others'."""
+    known = counts[counts > 0]
+    return np.where(counts > 0, counts, int(np.median(known)) if len(known) else 1)
