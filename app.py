@@ -32,6 +32,7 @@ page = st.navigation(
         ],
         "Run": [
             leaf("live", "Live run", "monitoring", "Watch a run and change it while it runs"),
+            leaf("your_server", "Your server", "lan", "Any Triton: one call with its answer, then a measurement"),
             leaf("runs", "Runs", "list", "Every run on this machine"),
         ],
         "Decide": [

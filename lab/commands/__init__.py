@@ -14,6 +14,7 @@ COMMANDS = {
     "up": "the dashboard with a managed Triton behind it, until Ctrl-C",
     "serve": "a managed Triton in the foreground, until Ctrl-C",
     "run": "run an experiment",
+    "call": "one request to one model, and what it answers",
     "load": "put one load on one model",
     "leak": "load and unload a model again and again: does its memory come back?",
     "quantize": "find the integer weights of a language model ahead of time",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lab.commands.run_document import add_price, tell
@@ -21,8 +22,16 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     add_price(parser)
 
 
-def execute(experiment: Experiment, options: argparse.Namespace, *, quick: bool, url: str | None = None) -> int:
-    """Runs it in this process and prints what came out, also of a run that failed; the exit status."""
+def execute(
+    experiment: Experiment,
+    options: argparse.Namespace,
+    *,
+    quick: bool,
+    url: str | None = None,
+    assumed: Sequence[str] = (),
+) -> int:
+    """Runs it in this process and prints what came out, also of a run that failed; the exit status. `assumed`: what its
+    figures hold for alone, in sentences that are kept with them."""
     from lab.run import devices, preflight, results, runner
     from lab.run.folder import new_run_id
     from lab.run.prices import find
@@ -34,6 +43,8 @@ def execute(experiment: Experiment, options: argparse.Namespace, *, quick: bool,
     run_id = new_run_id(experiment.id) if options.run_id is None else _free(options.run_id)
     stop = runner.Stop().on_signals()
     folder = runner.create(experiment, run_id, quick=quick, settings=options.settings, url=url, missing=missing)
+    for note in assumed:
+        folder.event("assumed", text=note)
     say(f"run {folder.run_id}")
     failure: LabError | None = None
 

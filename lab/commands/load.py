@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import json
 from typing import Any
 
 from lab.commands.execution import add_run_options, execute
+from lab.commands.given_options import add_given_options, wishes
+from lab.commands.terminal import say
 from lab.errors import InputError
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True)
-    parser.add_argument("--url", help="grpc://, http:// or openai+http://HOST:PORT of a server that runs already")
+    parser.add_argument(
+        "--url", help="grpc://, http://, openai+http:// or torchserve+http://HOST:PORT of a server that runs already"
+    )
     rate = parser.add_mutually_exclusive_group(required=True)
     rate.add_argument("--rate", type=float, metavar="RPS", help="open loop: Poisson arrivals a second")
     rate.add_argument("--concurrency", type=int, help="closed loop: requests in flight")
@@ -22,33 +27,45 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stream", action=argparse.BooleanOptionalAction, help="language model: answers token by token"
     )
+    parser.add_argument(
+        "--batching",
+        type=_batching,
+        default=argparse.SUPPRESS,
+        metavar="off|N[:US]",
+        help="dynamic batching for this run: off, or the largest batch and the queue delay in microseconds; on a "
+        "server given by --url it is put back afterwards",
+    )
+    add_given_options(parser)
     add_run_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
+    from lab.run import given
     from lab.run.catalogue import single
 
-    url = options.url or ""
     arrival: dict[str, Any] = {"kind": "closed", "concurrency": options.concurrency}
     if options.rate is not None:
         arrival = {"kind": "poisson", "rate_rps": options.rate}
-    model: dict[str, Any] = {"name": options.model}
-    workload: dict[str, Any] = {
+    wished = wishes(options)
+    if options.url is None and wished.any:
+        raise InputError("inputs are described without --url; allowed: with the --url of a server that runs already")
+    plan = given.Plan({"name": options.model}, {"protocol": "grpc"}, None, ())
+    if options.url is not None:
+        plan = given.of_url(options.url, options.model, wished)
+    model = plan.model | ({"batching": options.batching} if "batching" in options else {})
+    workload = {
         "arrival": arrival,
         "duration_s": options.duration,
         "warmup_s": options.duration / 10 if options.warmup is None else options.warmup,
-        "protocol": "http" if url.lower().startswith("http://") else "grpc",
+        **plan.workload,
     }
-    if url.lower().startswith("openai+"):
-        model = {"name": "llm"}
-        workload |= {"protocol": "openai", "served_model": options.model}
     for field in ("prompt_tokens", "output_tokens", "stream"):
         if getattr(options, field) is not None:
             workload[field] = getattr(options, field)
     chosen = single(model, workload, options.settings)
-    if options.url is not None:
-        _check_server(options.url, options.model)
-    return execute(chosen, options, quick=False, url=options.url)
+    for note in plan.notes:
+        say(f"note: {note}")
+    return execute(chosen, options, quick=False, url=options.url, assumed=plan.notes)
 
 
 def _lengths(text: str) -> Any:
@@ -60,14 +77,14 @@ def _lengths(text: str) -> Any:
         raise argparse.ArgumentTypeError(f"{text!r}: allowed is a number of tokens, or two such as 8-128") from None
 
 
-def _check_server(url: str, model: str) -> None:
-    """Somebody else's server must answer and serve the model before there is a run."""
-    from lab.run.bench import at
-    from lab.spec import nearest
-
-    with at(url) as server:
-        states = {state.name: state for state in server.states()}
-        if model not in states:
-            raise InputError(f"model {model!r}: the server at {url} has none of that name{nearest(model, states)}")
-        if not states[model].ready:
-            raise InputError(f"model {model!r} is not ready at {url}: {states[model].reason}")
+def _batching(text: str) -> dict[str, Any] | None:
+    """None from "off", fields of Batching from "8", "8:2000", or from JSON as pages give it."""
+    if text == "off":
+        return None
+    try:
+        if text.startswith("{"):
+            return dict(json.loads(text))
+        most, colon, delay = text.partition(":")
+        return {"max_batch_size": int(most), **({"max_queue_delay_us": int(delay)} if colon else {})}
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: allowed is off, 8, or 8:2000 for a delay of 2 ms") from None

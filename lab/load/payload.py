@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.errors import InputError
+from lab.load import given
 from lab.load.prompts import prompts, sentences
 from lab.measure.records import Int64s
 from lab.spec import Lengths, ModelSpec, Workload
@@ -40,6 +41,8 @@ prepare and is more than a server on one machine keeps."""
 
 def pool(model: ModelSpec, workload: Workload) -> int:
     """How many different requests a block prepares at most."""
+    if workload.given is not None:
+        return given.pool(workload.given)
     if model.family != "llm":
         return POOL
     _, most = _ends(workload.prompt_tokens)
@@ -56,6 +59,8 @@ def requests_for(
     A longer list starts with the shorter one: request i depends on the model's family, the workload's seed (and
     sleep_s, prompt_tokens, output_tokens, stream), the tokenizer and i, nothing else.
     """
+    if workload.given is not None:
+        return given.requests(workload.given, workload.seed, count)
     if model.family == "llm":
         return _generation(workload, count, tokenizer)
     random = np.random.default_rng([workload.seed, 1])  # the schedule draws from [seed] alone

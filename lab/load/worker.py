@@ -35,6 +35,7 @@ from lab.load.schedule import chunks, share
 from lab.load.targets import Done, Target
 from lab.load.targets.generate_stream import GenerateStream
 from lab.load.targets.openai import OpenAI
+from lab.load.targets.torchserve import TorchServe
 from lab.load.targets.triton_grpc import TritonGrpc
 from lab.load.targets.triton_http import TritonHttp
 from lab.load.targets.triton_stream import TritonStream
@@ -44,11 +45,16 @@ from lab.spec import ModelSpec, Trace, Workload
 REPORT_S = 0.25
 """Rows are flushed and counts reported this often."""
 LONGEST_DETAIL = 500
-PAYLOAD_FIELDS = {"protocol", "served_model", "seed", "sleep_s", "prompt_tokens", "output_tokens", "stream"}
+PAYLOAD_FIELDS = {"protocol", "served_model", "seed", "sleep_s", "prompt_tokens", "output_tokens", "stream", "given"}
 """What requests are made of; workloads that are equal in these share them."""
 
-TARGETS: dict[str, Callable[[str, Done], Target]] = {"grpc": TritonGrpc, "http": TritonHttp}
-STREAMING: dict[str, Callable[[str, Done], Target]] = {"grpc": TritonStream, "http": GenerateStream, "openai": OpenAI}
+TARGETS: dict[str, Callable[[str, Done], Target]] = {"grpc": TritonGrpc, "http": TritonHttp, "torchserve": TorchServe}
+STREAMING: dict[str, Callable[[str, Done], Target]] = {
+    "grpc": TritonStream,
+    "http": GenerateStream,
+    "openai": OpenAI,
+    "torchserve": TorchServe,
+}
 """By protocol; a language model's answers are always read as a stream, even of one chunk."""
 
 
@@ -98,7 +104,10 @@ class Worker:
         self._changes = 0
         self._driver = driver = self._driver_for(workload)
         model = ModelSpec.model_validate(job["model"])
-        self._target = target_for(model, workload)(job["url"], driver.done)
+        target, done = target_for(model, workload), driver.done
+        if model.family != "llm" and target in STREAMING.values():
+            done = lambda *end: driver.done(*end[:4])  # noqa: E731  what comes in parts is no text here
+        self._target = target(job["url"], done)
         mix = [(ModelSpec.model_validate(asked), share) for asked, share in job["mix"]] or [(model, 1.0)]
         self._prepare_messages(job["url"], mix, workload, job["tokenizer"])
         self._recorder.begin(job["block"])
@@ -187,7 +196,8 @@ class Worker:
 
 def target_for(model: ModelSpec, workload: Workload) -> Callable[[str, Done], Target]:
     """InputError where the protocol has no such model."""
-    targets = STREAMING if model.family == "llm" else TARGETS
+    given = workload.given
+    targets = STREAMING if model.family == "llm" or (given is not None and given.decoupled) else TARGETS
     if workload.protocol not in targets:
         raise InputError(
             f"workload.protocol {workload.protocol!r} for family {model.family}; allowed: {', '.join(targets)}"

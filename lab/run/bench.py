@@ -23,9 +23,12 @@ from lab.run.equality import Answer, ask, workload_of
 from lab.run.folder import RunFolder
 from lab.run.plan import Block
 from lab.serve import weights
+from lab.serve.address import address
+from lab.serve.borrowed import Borrowed
 from lab.serve.health import live_processes
 from lab.serve.metrics import pending, scrape
 from lab.serve.openai_server import OpenAIServer
+from lab.serve.torchserve_server import TorchServeServer
 from lab.serve.triton import FORGOTTEN_S, Server
 from lab.spec import ModelSpec, Workload
 from lab.watch.host import model_processes, resident
@@ -38,12 +41,15 @@ SETTLE_LIMIT_S = 15.0
 Stopped = Callable[[], bool]
 
 
-AnyServer = Server | OpenAIServer
+AnyServer = Server | OpenAIServer | TorchServeServer
 
 
 def at(url: str) -> AnyServer:
-    """Somebody else's server: "grpc://…", "http://…" of a Triton, or "openai+http://…"."""
-    return OpenAIServer(url) if url.lower().startswith("openai+") else Server.at(url)
+    """Somebody else's server: "grpc://…", "http://…" of a Triton, "openai+http://…" or "torchserve+http://…"."""
+    scheme = address(url).scheme.partition("+")[0]
+    if scheme == "openai":
+        return OpenAIServer(url)
+    return TorchServeServer(url) if scheme == "torchserve" else Server.at(url)
 
 
 @contextmanager
@@ -86,6 +92,7 @@ class Bench:
         self._cells = cells
         self._stopped = stopped
         self._in_force: dict[str, ModelSpec] = {}
+        self._borrowed: dict[str, Borrowed] = {}
         self._unasked: set[str] = set()  # loaded, and not asked anything since
         self._next_scrape_ns = 0
         self._died_ns: int | None = None
@@ -101,15 +108,27 @@ class Bench:
     ) -> None:
         self.generator.close()
         self._sampler.stop()
+        for borrowed in self._borrowed.values():
+            if said := borrowed.close():
+                self.folder.event("put_back", text=said)
 
     def put(self, model: ModelSpec) -> None:
-        """Bring `model` into force: written and reloaded when it differs from what is loaded. A server that the lab
-        does not manage is taken as it is."""
+        """Bring `model` into force: written and reloaded when it differs from what is loaded. On a server that the lab
+        does not manage only its batching can be changed, where that server allows it; it is put back in the end."""
         if isinstance(self.server, Server) and self.server.managed and self._in_force.get(model.name) != model:
             seconds = self.server.load(model)
             self.folder.event("loaded", model=model.model_dump(mode="json"), seconds=seconds)
             self._unasked.add(model.name)
+        elif isinstance(self.server, Server) and not self.server.managed and model.family != "llm":
+            self._borrow(self.server, model)
         self._in_force[model.name] = model
+
+    def _borrow(self, server: Server, model: ModelSpec) -> None:
+        if model.name not in self._borrowed:
+            self._borrowed[model.name] = Borrowed(server, model.name, self.folder.path / "borrowed.log")
+        seconds = self._borrowed[model.name].put(model.batching)
+        if seconds is not None:
+            self.folder.event("loaded", model=model.model_dump(mode="json"), seconds=seconds)
 
     def ask(self, block: Block) -> list[Answer]:
         """What the block's model answers to the requests that every level is asked."""
@@ -266,7 +285,7 @@ def _phase(now_ns: int, measured_from_ns: int, end_ns: int, cut_ns: int | None) 
 
 
 def _url(server: AnyServer, protocol: str) -> str:
-    return server.http_url if protocol in ("http", "openai") else server.grpc_url
+    return server.grpc_url if protocol == "grpc" else server.http_url
 
 
 def _tokenizer(model: ModelSpec) -> Path | None:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,6 +40,11 @@ def start_live(model: ModelSpec, run_id: str, *, rate_rps: float = 50.0, duratio
     arguments = ["load", "--model", model.name, "--rate", str(rate_rps), "--duration", str(duration_s)]
     arguments += ["--warmup", "1"]
     return _spawn([*arguments, f"--set={setting}"], run_id)
+
+
+def start_load(arguments: Sequence[str], run_id: str) -> str:
+    """`lab load` with these arguments in a process of its own."""
+    return _spawn(["load", *arguments], run_id)
 
 
 def stop(run_id: str) -> None:

@@ -17,6 +17,7 @@ from lab.measure.summary import Summary
 from lab.measure.words import join
 from lab.run import devices
 from lab.serve import installation, record, repository, weights
+from lab.serve.address import address
 from lab.spec import Cell, Experiment, ModelSpec, Trace, Workload, nearest, plain
 
 ONLY_FOR = {
@@ -78,12 +79,15 @@ def _check_given(cell: Cell) -> None:
             raise InputError(
                 f"workload.{field} {value} is given for family {family}; only family {join(families)} has it"
             )
+    if (workload.given is not None) != (family == "given"):
+        what = "lacks what it is asked" if workload.given is None else "is asked what the lab knows"
+        raise InputError(f"workload.given: a model of family {family} {what}; family given has it, and only that")
     if workload.protocol == "openai" and family != "llm":
         raise InputError(f"workload.protocol openai is given for family {family}; allowed: grpc or http")
-    if workload.served_model is not None and workload.protocol != "openai":
+    if workload.served_model is not None and workload.protocol not in ("openai", "torchserve"):
         raise InputError(
             f"workload.served_model {json.dumps(workload.served_model)} is given with protocol {workload.protocol}, "
-            "where a model goes by model.name; only protocol openai has it"
+            "where a model goes by model.name; only protocols openai and torchserve have it"
         )
 
 
@@ -102,14 +106,15 @@ def _check_workload(workload: Workload, url: str | None) -> None:
     arrival = workload.arrival
     if isinstance(arrival, Trace) or getattr(arrival, "rate_rps", None) is not None:
         schedule.chunks(arrival, workload.duration_s, workload.seed)  # reads a trace, refuses a rate; draws nothing yet
-    elsewhere = url is not None and url.lower().startswith("openai+")
-    if workload.protocol == "openai" and not elsewhere:
-        raise InputError(
-            "workload.protocol openai: Triton does not speak it; allowed: grpc or http, or the --url of a server that "
-            "does, as openai+http://HOST:PORT"
-        )
-    if elsewhere and workload.protocol != "openai":
-        raise InputError(f"workload.protocol {workload.protocol}: the server at {url} speaks openai; allowed: openai")
+    spoken = "triton" if url is None else address(url).scheme.partition("+")[0]
+    for protocol in ("openai", "torchserve"):
+        if workload.protocol == protocol and spoken != protocol:
+            raise InputError(
+                f"workload.protocol {protocol}: Triton does not speak it; allowed: grpc or http, or the --url of a "
+                f"server that does, as {protocol}+http://HOST:PORT"
+            )
+        if spoken == protocol and workload.protocol != protocol:
+            raise InputError(f"workload.protocol {workload.protocol}: the server at {url} speaks {protocol}")
 
 
 def _check_lengths(cell: Cell) -> None:

@@ -285,7 +285,7 @@ def _problems(
     problems = [
         {"code": e["kind"], "text": e["text"], "remedy": "", "blocks": None}
         for e in events
-        if e["kind"] in ("problem", "died")
+        if e["kind"] in ("problem", "died", "assumed")
     ]
     for note in formats.engine_notes(experiment, blocks, folder.read("server")):
         problems.append({"code": "engine_note", "text": note, "remedy": "", "blocks": None})

@@ -13,10 +13,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lab.errors import InputError, ServerError
+from lab.serve.address import address, unreachable
 from lab.serve.health import ModelState
 
 CALL_LIMIT_S = 10.0
 PREFIX = "openai+"
+PATHS = ("", "/v1", "/v1/completions", "/v1/chat/completions")
 
 
 class OpenAIServer:
@@ -30,15 +32,22 @@ class OpenAIServer:
         given = url[len(PREFIX) :] if url.lower().startswith(PREFIX) else url
         parts = urlsplit(given)
         try:
-            whole = parts.scheme in ("http", "https") and parts.hostname and parts.path.rstrip("/") in ("", "/v1")
+            whole = parts.scheme in ("http", "https") and parts.hostname and parts.path.rstrip("/") in PATHS
             port = parts.port
         except ValueError:
             whole, port = False, None
         if not whole or parts.query or parts.fragment:
-            raise InputError(f"url {url!r}: allowed is openai+http://HOST:PORT, with or without /v1")
+            allowed = "openai+http://HOST:PORT, with nothing, /v1, /v1/completions or /v1/chat/completions behind it"
+            raise InputError(f"url {url!r}: allowed is {allowed}")
         host = parts.hostname if port is None else f"{parts.hostname}:{port}"
-        self.http_url = self.grpc_url = f"{parts.scheme}://{host}"
-        self._models()
+        self._base = f"{parts.scheme}://{host}"
+        self.called = f"{PREFIX}{self._base}{parts.path.rstrip('/')}"
+        path = parts.path.rstrip("/")
+        self.http_url = self.grpc_url = self._base + ("" if path == "/v1" else path)
+        try:
+            self._models()
+        except ServerError as error:
+            raise unreachable(address(url if "+" in url else self.called), str(error)) from None
 
     def version(self) -> str:
         return "OpenAI-compatible, version not told"
@@ -65,12 +74,12 @@ class OpenAIServer:
 
     def _models(self) -> list[dict[str, Any]]:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        address = f"{self.http_url}/v1/models"
+        listed = f"{self._base}/v1/models"
         try:
-            with opener.open(address, timeout=CALL_LIMIT_S) as answer:
+            with opener.open(listed, timeout=CALL_LIMIT_S) as answer:
                 found = json.load(answer)["data"]
         except urllib.error.HTTPError as error:
-            raise ServerError(f"{address} answered {error.code}") from None
+            raise ServerError(f"{listed} answered {error.code}") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ServerError(f"{address} gave no list of models: {getattr(error, 'reason', error)}") from None
+            raise ServerError(f"{listed} gave no list of models: {getattr(error, 'reason', error)}") from None
         return list(found)

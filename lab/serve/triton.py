@@ -27,7 +27,9 @@ from tritonclient.utils import InferenceServerException
 from lab.errors import InputError, ModelError, ServerError
 from lab.home import home
 from lab.serve import forgotten, health, installation, launch, ports, record, repository, weights
+from lab.serve.address import address, unreachable
 from lab.serve.health import ModelState
+from lab.serve.http_client import HttpClient
 from lab.serve.process import Process, last_lines
 from lab.serve.record import ServerRecord
 from lab.spec import ModelSpec
@@ -48,6 +50,7 @@ FRAME = re.compile(r"\s*\d+# ")
 
 LOOPBACK = ("127.0.0.1", "localhost")
 
+LARGEST_PORT = 65_535
 DEFAULT_PORTS = (8000, 8001, 8002)
 """HTTP, gRPC, metrics, as Triton itself numbers them."""
 
@@ -64,9 +67,10 @@ class Server:
     def __init__(self, host: str, http_port: int, grpc_port: int, metrics_port: int | None) -> None:
         self.http_url = f"http://{host}:{http_port}"
         self.grpc_url = f"{host}:{grpc_port}"
-        self._called = self.grpc_url  # in messages
+        self.called = self.grpc_url
+        """What messages call it: the URL by which it was given."""
         self.metrics_url = None if metrics_port is None else f"http://{host}:{metrics_port}/metrics"
-        self.client = triton.InferenceServerClient(self.grpc_url)
+        self.client: Any = triton.InferenceServerClient(self.grpc_url)
         self.managed: ServerRecord | None = None
         self._process: Process | None = None
 
@@ -103,28 +107,31 @@ class Server:
 
     @classmethod
     def at(cls, url: str) -> Server:
-        """Somebody else's server: "grpc://HOST:8001", "HOST:8001" or "http://HOST:8000". The other two ports are
-        taken to be where Triton puts them (HTTP, HTTP+1 gRPC, HTTP+2 metrics); of the lab's own server they are known.
-        ServerError when nobody answers."""
-        scheme, _, rest = url.rpartition("://")
-        scheme = scheme.lower()
-        host, _, number = rest.rstrip("/").rpartition(":")
-        if scheme not in ("", "grpc", "http") or not host or not number.isdecimal() or not 1 < int(number) < 65_534:
+        """Somebody else's server: "grpc://HOST:8001", "HOST:8001" or "http://HOST:8000", and asked by that protocol
+        alone. The other ports are taken to be where Triton puts them (HTTP, HTTP+1 gRPC, HTTP+2 metrics); of the lab's
+        own server they are known. InputError for another URL; ServerError, which says who listens there, when no
+        Triton answers."""
+        there = address(url)
+        if not there.speaks_triton:
             raise InputError(
-                f"url {url!r}: allowed is grpc://HOST:PORT (or HOST:PORT), http://HOST:PORT or openai+http://HOST:PORT"
+                f"url {url!r}: allowed for a Triton is grpc://HOST:PORT (or HOST:PORT) or http://HOST:PORT"
             )
-        http_port = int(number) - (scheme != "http")
-        http, grpc, metrics = http_port, http_port + 1, http_port + 2
+        http = there.port - (there.scheme == "grpc")
+        http_port, grpc_port, metrics_port = http, http + 1, http + 2 if http + 2 <= LARGEST_PORT else None
         own = record.read()
-        if own is not None and host in LOOPBACK and int(number) in (own.http_port, own.grpc_port):
-            http, grpc, metrics = own.http_port, own.grpc_port, own.metrics_port  # the lab's takes any free ports
-        server = cls(host, http, grpc, metrics)
-        server._called = f"{url} (gRPC on port {grpc})" if scheme == "http" else url
+        if own is not None and there.host in LOOPBACK and there.port in (own.http_port, own.grpc_port):
+            # The lab's takes any free ports.
+            http_port, grpc_port, metrics_port = own.http_port, own.grpc_port, own.metrics_port
+        server = cls(there.host, http_port, grpc_port, metrics_port)
+        if there.scheme == "http":
+            server.client.close()
+            server.client = HttpClient(server.http_url)
+        server.called = url
         try:
             server._ask(server.client.is_server_live)
-        except ServerError:
+        except ServerError as error:
             server.client.close()
-            raise
+            raise unreachable(there, str(error)) from None
         return server
 
     @classmethod
@@ -250,7 +257,7 @@ class Server:
         if self.alive():
             return None
         if self.managed is None:
-            return f"{self._called} does not answer"
+            return f"{self.called} does not answer"
         how = "" if self._process is None else f" ({launch.ending(self._process.exit_status)})"
         # Neither information (I…), such as that a model was loaded long before, nor tables, nor the stack below the
         # reason.
@@ -279,7 +286,7 @@ class Server:
 
     def _controlled(self, what: str) -> ServerRecord:
         if self.managed is None:
-            raise ServerError(f"{what}: the server at {self._called} was given by URL and is not the lab's to control")
+            raise ServerError(f"{what}: the server at {self.called} was given by URL and is not the lab's to control")
         return self.managed
 
     def _ask(self, call: Any, *args: Any, **kwargs: Any) -> Any:
@@ -288,7 +295,7 @@ class Server:
             return call(*args, client_timeout=CALL_LIMIT_S, **kwargs)
         except InferenceServerException as error:
             died = None if self.managed is None else self.died()
-            raise ServerError(died or f"Triton at {self._called}: {_said(error)}") from None
+            raise ServerError(died or f"Triton at {self.called}: {_said(error)}") from None
 
     def _load_failed(self, name: str, error: InferenceServerException) -> ServerError:
         if died := self.died():

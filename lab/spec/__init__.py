@@ -9,6 +9,7 @@ Knows nothing of processes, files or clocks.
 
 from lab.refusal import nearest
 from lab.spec.experiment import Cell, Experiment, Fleet, Judge, Reference, fields_set
+from lab.spec.given import DATATYPES, Datatype, Given, GivenInput
 from lab.spec.model import (
     FAMILIES,
     LLM_FIELDS,
@@ -26,6 +27,7 @@ from lab.spec.value import Lengths, Name, NonNegativeFloat, PositiveFloat, Token
 from lab.spec.workload import Arrival, ClosedLoop, Constant, Gamma, Poisson, Protocol, Slo, Trace, Workload
 
 __all__ = [
+    "DATATYPES",
     "FAMILIES",
     "LLM_FIELDS",
     "PRECISIONS",
@@ -35,10 +37,13 @@ __all__ = [
     "Cell",
     "ClosedLoop",
     "Constant",
+    "Datatype",
     "Experiment",
     "Family",
     "Fleet",
     "Gamma",
+    "Given",
+    "GivenInput",
     "Judge",
     "Lengths",
     "ModelSpec",

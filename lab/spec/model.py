@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from lab.refusal import nearest
-from lab.spec.value import Name, Tokens, Value
+from lab.spec.value import PLAIN_NAME, PLAIN_NAME_WORDS, ModelName, Tokens, Value
 
-Family = Literal["digits", "embedder", "llm", "trees", "network", "sleeper", "null"]
-Precision = Literal["fp32", "bf16", "fp16", "int8", "int8_weight", "int4"]
+Family = Literal["digits", "embedder", "llm", "trees", "network", "sleeper", "null", "given"]
+Precision = Literal["fp32", "bf16", "fp16", "int8", "int8_weight", "int4", "as_served"]
 Quantizer = Literal["rtn", "gptq", "awq", "smoothquant"]
 Scheduler = Literal["one", "static", "continuous"]
 
@@ -55,6 +56,9 @@ class ModelSpec(Value):
     side under two names. `instances` is the number of processes that serve it, each with its own copy of the weights.
 
     The language model (family "llm") batches by itself, token by token, so `batching` stays None and these decide:
+    Family "given" is a model of somebody else's server: it has its name there, "as_served" for a precision, and its
+    requests are described by Workload.given.
+
     `weights`               a Hugging Face folder or hub id of the Llama architecture; None is SmolLM2-135M-Instruct
     `quantizer`             how the weights of an integer precision are found: "rtn" rounds each to the nearest, "gptq"
                             and "awq" (int4) and "smoothquant" (int8) look at calibration texts
@@ -70,7 +74,7 @@ class ModelSpec(Value):
     `threads`               that compute; None is the engine's own choice
     """
 
-    name: Name
+    name: ModelName
     family: Family = None  # type: ignore[assignment]  # the name's own unless given; never None once built
     batching: Batching | None = None
     precision: Precision = None  # type: ignore[assignment]  # the family's own unless given; never None once built
@@ -99,7 +103,14 @@ class ModelSpec(Value):
             # Written past pydantic so that it stays "unset": a copy with another name gets that name's family.
             self.__dict__["family"] = self.name
         if self.precision is None:
-            self.__dict__["precision"] = "bf16" if self.family == "llm" else "fp32"
+            self.__dict__["precision"] = {"llm": "bf16", "given": "as_served"}.get(self.family, "fp32")
+        return self
+
+    @model_validator(mode="after")
+    def _own_names_are_plain(self) -> ModelSpec:
+        """Models of the lab become folders and processes; a given one has the name that it has on its server."""
+        if self.family not in ("given", "llm") and not re.fullmatch(PLAIN_NAME, self.name):
+            raise ValueError(f"name {self.name!r} with family {self.family}; allowed: {PLAIN_NAME_WORDS}")
         return self
 
     @model_validator(mode="after")
@@ -155,6 +166,7 @@ PRECISIONS: dict[str, tuple[str, ...]] = {
     "network": ("fp32",),
     "sleeper": ("fp32",),
     "null": ("fp32",),
+    "given": ("as_served",),
 }
 QUANTIZERS: dict[str, tuple[str, ...]] = {
     "int4": ("rtn", "gptq", "awq"),

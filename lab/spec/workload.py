@@ -6,9 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from lab.spec.given import Given
 from lab.spec.value import Lengths, NonNegativeFloat, PositiveFloat, Value
 
-Protocol = Literal["grpc", "http", "openai"]
+Protocol = Literal["grpc", "http", "openai", "torchserve"]
 
 
 class _OpenLoop(Value):
@@ -76,7 +77,8 @@ class Workload(Value):
     `models`: how many of a fleet's are asked (Experiment.fleet), the k-th of them k^`zipf_exponent` times less than
     the first; exponent 0 asks all alike.
     `protocol`: "grpc" and "http" are Triton's, "openai" is an OpenAI-compatible server's /v1/completions, which may
-    know the model by another name, `served_model`.
+    know the model by another name, `served_model`; "torchserve" is TorchServe's /predictions.
+    `given`: what a model of family "given" is asked, one that the lab does not know.
     `seed` fixes arrivals and payloads, so two cells with equal workloads see equal requests (0 is a seed).
     """
 
@@ -91,6 +93,7 @@ class Workload(Value):
     zipf_exponent: Annotated[float, Field(ge=0, le=5)] = 1.0
     protocol: Protocol = "grpc"
     served_model: str | None = None
+    given: Given | None = None
     timeout_s: PositiveFloat = 10.0
     max_in_flight: Annotated[int, Field(ge=1)] | None = None
     workers: Annotated[int, Field(ge=1, le=32)] = 1

@@ -67,7 +67,7 @@ def test_binned_percentiles_of_resamples_are_close_to_exact_ones():
 
 def test_student_is_scipys():
     for freedom in (3, 4, 5, 8, 12, 30, 1e6):
-        assert module._student(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=2e-3)
+        assert module.student(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=2e-3)
 
 
 def test_an_interval_from_repeats_alone_by_hand():

@@ -67,5 +67,5 @@ def test_a_server_that_is_something_else_is_told_in_one_line(answers, answer, wo
 
 
 def test_nobody_there():
-    with pytest.raises(ServerError, match="no list of models"):
+    with pytest.raises(ServerError, match="nobody listens there"):
         OpenAIServer("openai+http://127.0.0.1:1")

@@ -3,6 +3,7 @@
     one answer    triton_grpc.py    Triton, gRPC            triton_http.py     Triton, HTTP
     in chunks     triton_stream.py  Triton, gRPC stream     generate_stream.py Triton, /generate_stream (SSE)
                   openai.py         /v1/completions and /v1/chat/completions (SSE)
+    either        torchserve.py     TorchServe, /predictions (one answer, or a stream of text)
 
 A target tells how each request ended by calling `done`, not by returning from a coroutine: a task and a future a
 request would cost as much as the request itself, and a closed loop can send its next request from inside the call.
@@ -14,16 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
-
+from lab.load.targets.tensors import Tensors as Tensors
 from lab.measure.records import OK, OUTCOMES, TRUNCATED
 
 INVALID = len(OUTCOMES)
 """In place of an outcome: the server says that the request itself is wrong (its shape, its type, no such model). As
 the first answer of a block it means that the set-up is wrong, not that the server is failing."""
-
-Tensors = dict[str, np.ndarray]
-"""The inputs of one request by name; with a batch dimension where the model has one."""
 
 
 @dataclass(slots=True)

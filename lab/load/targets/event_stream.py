@@ -53,7 +53,7 @@ class Answer:
             return
         try:
             event = json.loads(data)
-            if "error" in event:
+            if event.get("error") is not None:  # some servers say null in each
                 self.failure = error_text(data)
             else:
                 self.read(event, arrived_ns)
@@ -106,15 +106,7 @@ class EventStream:
                     body = await response.read()
                     said = Events().feed(body) or [body]  # Triton puts its errors into an event
                     return outcome, f"HTTP {response.status}: {error_text(said[0])}"
-                if response.content_type == "text/event-stream":
-                    events = Events()
-                    async for data in response.content.iter_any():
-                        arrived_ns = time.perf_counter_ns()
-                        for event in events.feed(data):
-                            answer.read_raw(event, arrived_ns)
-                else:
-                    whole = await response.read()
-                    answer.read_raw(whole, time.perf_counter_ns())
+                await self._read(response, answer)
         except aiohttp.ClientConnectorError as error:
             await asyncio.sleep(RETRY_S)  # a closed loop would else ask a dead server 5,000 times a second
             return REFUSED, f"{error.host}:{error.port}: {reason(error)}"
@@ -127,3 +119,15 @@ class EventStream:
         if not answer.complete:
             return TRUNCATED, "the stream ended without saying that the answer is finished"
         return OK, None
+
+    async def _read(self, response: aiohttp.ClientResponse, answer: Answer) -> None:
+        """All that comes after the head of a good answer: events, or one document."""
+        if response.content_type == "text/event-stream":
+            events = Events()
+            async for data in response.content.iter_any():
+                arrived_ns = time.perf_counter_ns()
+                for event in events.feed(data):
+                    answer.read_raw(event, arrived_ns)
+        else:
+            whole = await response.read()
+            answer.read_raw(whole, time.perf_counter_ns())

@@ -10,11 +10,11 @@ from functools import lru_cache
 
 import numpy as np
 from tritonclient.grpc import service_pb2
-from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
 
-from lab.load.targets import Done, Tensors
+from lab.load.targets import Done
 from lab.load.targets.channel import Channel
 from lab.load.targets.grpc_wire import Call, Method
+from lab.load.targets.tensors import Tensors, datatype, parameters, raw
 
 PATH = "/inference.GRPCInferenceService/ModelInfer"
 
@@ -36,18 +36,18 @@ def infer_request(model: str, request: Tensors) -> bytes:
     Two serialized messages one behind the other are their merger (protobuf's encoding says so), so what requests of
     one shape have in common is serialized once."""
     common = _described(model, tuple((name, array.dtype, array.shape) for name, array in request.items()))
-    contents = service_pb2.ModelInferRequest(raw_input_contents=[raw(array) for array in request.values()])
-    return common + bytes(contents.SerializeToString())
+    own = service_pb2.ModelInferRequest(raw_input_contents=[raw(array) for array in request.values()])
+    for name, value in parameters(request).items():
+        if isinstance(value, bool):
+            own.parameters[name].bool_param = value
+        else:
+            own.parameters[name].int64_param = value
+    return common + bytes(own.SerializeToString())
 
 
 @lru_cache(maxsize=4_096)
 def _described(model: str, tensors: tuple[tuple[str, np.dtype, tuple[int, ...]], ...]) -> bytes:
     message = service_pb2.ModelInferRequest(model_name=model)
     for name, dtype, shape in tensors:
-        message.inputs.add(name=name, datatype=np_to_triton_dtype(dtype), shape=shape)
+        message.inputs.add(name=name, datatype=datatype(dtype), shape=shape)
     return bytes(message.SerializeToString())
-
-
-def raw(array: np.ndarray) -> bytes:
-    """The array's elements as Triton's raw tensor format has them."""
-    return bytes(serialize_byte_tensor(array).item()) if array.dtype.kind in "OSU" else array.tobytes()

@@ -13,11 +13,10 @@ import time
 from collections.abc import Sequence
 
 import aiohttp
-from tritonclient.utils import np_to_triton_dtype
 
-from lab.load.targets import INVALID, Done, Tensors
+from lab.load.targets import INVALID, Done
 from lab.load.targets.channel import RETRY_S, reason, split_url
-from lab.load.targets.triton_grpc import raw
+from lab.load.targets.tensors import Tensors, datatype, parameters, raw
 from lab.measure.records import ERROR, OK, REFUSED, TIMEOUT, TRUNCATED
 
 OUTCOME = {
@@ -98,12 +97,12 @@ def infer_request(request: Tensors) -> tuple[dict[str, str], bytes]:
         {
             "name": name,
             "shape": array.shape,
-            "datatype": np_to_triton_dtype(array.dtype),
+            "datatype": datatype(array.dtype),
             "parameters": {"binary_data_size": len(part)},
         }
         for (name, array), part in zip(request.items(), parts, strict=True)
     ]
-    head = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
+    head = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True, **parameters(request)}}).encode()
     headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(len(head))}
     return headers, b"".join([head, *parts])
 

@@ -64,6 +64,11 @@ def start(experiment_id: str, settings: Sequence[str], quick: bool, page: str) -
     _begin(experiment_id, page, lambda run_id: launch.start(experiment_id, list(settings), quick, run_id))
 
 
+def start_load(arguments: Sequence[str]) -> None:
+    """Start `lab load` with these arguments and watch it."""
+    _begin("given", "pages/live.py", lambda run_id: launch.start_load(arguments, run_id))
+
+
 def start_live(model: ModelSpec, rate_rps: float) -> None:
     """Start an open-ended load on `model` and watch it."""
     _begin(f"live-{model.name}", "pages/live.py", lambda run_id: launch.start_live(model, run_id, rate_rps=rate_rps))

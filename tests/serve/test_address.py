@@ -1,0 +1,152 @@
+"""URLs as people type them, and the one line that each wrong one gets. Fake listeners are plain sockets."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from lab.errors import InputError, ServerError
+from lab.serve import listening
+from lab.serve.address import Address, address, unreachable
+from lab.serve.triton import Server
+from tests.load.fakes.servers import free_port, grpc_server, http_app
+from tests.load.fakes.service import Service
+
+
+@pytest.mark.parametrize(
+    ("url", "scheme", "host", "port", "path"),
+    [
+        ("grpc://10.0.0.7:8001", "grpc", "10.0.0.7", 8001, ""),
+        ("localhost:8001", "grpc", "localhost", 8001, ""),
+        ("HTTP://triton.local:8000/", "http", "triton.local", 8000, ""),
+        ("grpc://[::1]:8001", "grpc", "[::1]", 8001, ""),
+        ("openai+http://h:8100/v1/chat/completions", "openai+http", "h", 8100, "/v1/chat/completions"),
+        ("openai+https://api.example.com/v1", "openai+https", "api.example.com", 443, "/v1"),
+        ("torchserve+http://h:8080", "torchserve+http", "h", 8080, ""),
+    ],
+)
+def test_a_url_says_protocol_host_and_port(url: str, scheme: str, host: str, port: int, path: str) -> None:
+    assert address(url) == Address(scheme, host, port, path)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("grpc://localhost", "grpc://HOST:PORT"),
+        ("grpc://localhost:eight", "the port is no number"),
+        ("grpc://localhost:70000", "the port is no number from 1 to 65535"),
+        ("grpc://:8001", "grpc://HOST:PORT"),
+        ("ftp://localhost:21", "there is no scheme 'ftp'"),
+        ("grpcs://localhost:8001", "without TLS only"),
+        ("https://localhost:8000", "without TLS only"),
+        ("http://localhost:8000/v2/models/digits", "http://HOST:PORT"),
+        ("http://me:secret@localhost:8000", "http://HOST:PORT"),
+        ("", "grpc://HOST:PORT"),
+    ],
+)
+def test_a_wrong_url_is_one_line_with_what_is_allowed(url: str, said: str) -> None:
+    with pytest.raises(InputError) as error:
+        address(url)
+    assert said in str(error.value) and repr(url) in str(error.value) and "\n" not in str(error.value)
+
+
+@contextmanager
+def saying(answer: bytes) -> Iterator[int]:
+    """A port that answers every connection with these bytes, as ssh does with its banner."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                connection.sendall(answer)
+                connection.recv(1000)
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        listener.close()
+
+
+@contextmanager
+def tls(folder: Path) -> Iterator[int]:
+    """A port that speaks TLS and nothing else."""
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-keyout", str(key), "-out", str(certificate), "-days", "1", "-subj", "/CN=localhost"]
+    subprocess.run(command, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                try:
+                    context.wrap_socket(connection, server_side=True).close()
+                except (ssl.SSLError, OSError):
+                    continue
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        listener.close()
+
+
+def line(url: str) -> str:
+    with pytest.raises(ServerError) as error:
+        Server.at(url)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_nobody_there() -> None:
+    assert "nobody listens there" in line(f"grpc://127.0.0.1:{free_port()}")
+
+
+def test_grpc_asked_of_an_http_port_names_the_right_scheme() -> None:
+    async def metadata(_: web.Request) -> web.Response:
+        return web.json_response({"name": "triton", "version": "2.51.0", "extensions": ["classification"]})
+
+    with http_app([web.get("/v2", metadata)], None) as fake:
+        assert f"Triton's HTTP answers there; try http://127.0.0.1:{fake.port}" in line(f"grpc://{fake.url}")
+
+
+def test_http_asked_of_a_grpc_port_names_the_right_scheme() -> None:
+    with grpc_server(Service()) as fake:
+        assert f"a gRPC server answers there, not HTTP; try grpc://{fake.url}" in line(f"http://{fake.url}")
+
+
+def test_another_kind_of_server_is_named() -> None:
+    async def models(_: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": []})
+
+    with http_app([web.get("/v1/models", models)], None) as fake:
+        assert f"an OpenAI-compatible server answers there; try openai+http://{fake.url}" in line(f"http://{fake.url}")
+    with http_app([], None) as fake:
+        assert "an HTTP server (Python" in line(f"http://{fake.url}") and "and not Triton" in line(f"http://{fake.url}")
+    with saying(b"SSH-2.0-OpenSSH_9.2p1\r\n") as port:
+        assert 'something else, which says "SSH-2.0-OpenSSH_9.2p1' in line(f"grpc://127.0.0.1:{port}")
+
+
+def test_tls_where_plain_was_asked_for(tmp_path: Path) -> None:
+    with tls(tmp_path) as port:
+        assert listening.listener("127.0.0.1", port).kind == "tls"
+        assert "a server that speaks TLS answers there" in str(unreachable(address(f"grpc://127.0.0.1:{port}"), ""))
