@@ -16,7 +16,8 @@ from lab.errors import InputError
 from lab.measure.floors import Machine
 from lab.measure.planner import calibration, heldout, scaling
 from lab.measure.planner.accelerators import Accelerator
-from lab.measure.planner.engine_simulator import Asked, EngineRules, Steps
+from lab.measure.planner.calibration import Measured
+from lab.measure.planner.engine_simulator import Asked, EngineRules
 from lab.measure.planner.heldout import Trust
 from lab.measure.planner.planner import (
     Prediction,
@@ -30,6 +31,7 @@ from lab.measure.planner.planner import (
 from lab.measure.planner.scaling import Format
 from lab.measure.planner.service import Service
 from lab.measure.planner.simulator import Routing, Rules
+from lab.measure.planner.steps import Steps
 from lab.measure.words import format_rate, format_ratio, format_setting_s, join, plural
 from lab.spec import Batching, Lengths, ModelSpec, Precision, Slo
 
@@ -66,7 +68,8 @@ class Ranges:
 class Calibrated:
     """`services` of a model that Triton batches or `steps` of a language model, by precision as measured. `formats`:
     what a step of each precision that can be asked about reads; `machine`: what this one can do, None where no run
-    probed it. `trust`: how far it is off on blocks that it did not see."""
+    probed it. `trust`: how far it is off on blocks that it did not see; `points`: the blocks
+    themselves."""
 
     model: ModelSpec
     ranges: Ranges
@@ -77,6 +80,7 @@ class Calibrated:
     machine: Machine | None = None
     prompt_tokens: Lengths = 1
     output_tokens: Lengths = 1
+    points: tuple[Measured, ...] = ()
 
     @property
     def is_engine(self) -> bool:

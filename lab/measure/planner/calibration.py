@@ -15,8 +15,9 @@ import numpy as np
 
 from lab.errors import InputError
 from lab.measure.pace import Floats
-from lab.measure.planner.engine_simulator import EngineRules, Steps, fit_steps
+from lab.measure.planner.engine_simulator import EngineRules
 from lab.measure.planner.simulator import Routing, Rules
+from lab.measure.planner.steps import Steps, fit_steps
 from lab.measure.records import Int64s
 from lab.measure.summary import Summary
 from lab.spec import ModelSpec
@@ -38,7 +39,7 @@ class Measured:
     """One block: what was served, its figures, and the latencies of its successes in seconds (of due in the window).
     For a replay also what was asked: `due_s`, every arrival in seconds from its start, ascending, with the tokens of
     its prompt and answer where there are any; `users` of a closed loop; the measured window. `label` names the block;
-    `number` is its place in time."""
+    `number` is its place in time; a `reference` block calibrates and is not judged itself."""
 
     model: ModelSpec
     summary: Summary
@@ -51,6 +52,7 @@ class Measured:
     output_tokens: Int64s = field(default_factory=_no_tokens)
     number: int = 0
     label: str = ""
+    reference: bool = False
 
 
 def rules(model: ModelSpec, *, replicas: int = 1, routing: Routing = "round_robin") -> Rules:

@@ -2,10 +2,8 @@
 
 The rules are those of lab/serve/models/engine.py with a cache: first come, first served; a step writes one token for
 each answer whose prompt is read, then reads at most `prefill_tokens` of the prompts that are not; "one" and "static"
-let nobody in until all are through, and a static batch computes the places of those that ended. What a step takes:
-
-    write_fixed_s + rows × write_row_s + tokens held × write_held_s        to write
-    read_fixed_s + tokens × read_token_s                                   to read, when there is something to read
+let nobody in until all are through, and a static batch computes the places of those that ended. What a step takes is in
+steps.py.
 
 Between two changes of who runs, steps differ only by the tokens that were written meanwhile, so they are computed
 together. The clock is simulated. Preemption is not: a cache with less room than its slots is refused.
@@ -14,52 +12,19 @@ together. The clock is simulated. Preemption is not: a cache with less room than
 from __future__ import annotations
 
 import bisect
+import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from lab.errors import InputError
 from lab.measure.pace import Floats
 from lab.measure.planner.simulator import Routing
+from lab.measure.planner.steps import Steps
 from lab.measure.records import Int64s
 from lab.spec import Scheduler
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Seconds of a step, see above. `outside_s`: what an answer's first token needs besides, on its way there and back;
-    `spread`: samples of mean 1 that each step is multiplied with."""
-
-    write_fixed_s: float
-    write_row_s: float = 0.0
-    write_held_s: float = 0.0
-    read_fixed_s: float = 0.0
-    read_token_s: float = 0.0
-    outside_s: float = 0.0
-    spread: tuple[float, ...] = (1.0,)
-
-    def capacity_rps(self, slots: int, prompt_tokens: float, output_tokens: float) -> float:
-        """Answers a second with every place taken: a step writes a token for each, and reads its share of prompts."""
-        held = slots * (prompt_tokens + output_tokens / 2)
-        step_s = self.write_fixed_s + slots * self.write_row_s + held * self.write_held_s
-        return 1 / (output_tokens * step_s / slots + prompt_tokens * self.read_token_s)
-
-    def times(self, factor: float) -> Steps:
-        """The same engine when every step takes so many times as long; what happens outside stays."""
-        return self.scaled(factor, factor, factor, factor)
-
-    def scaled(self, fixed: float = 1.0, row: float = 1.0, held: float = 1.0, read: float = 1.0) -> Steps:
-        """The same engine when these parts of a step take so many times as long."""
-        return replace(
-            self,
-            write_fixed_s=self.write_fixed_s * fixed,
-            write_row_s=self.write_row_s * row,
-            write_held_s=self.write_held_s * held,
-            read_fixed_s=self.read_fixed_s * fixed,
-            read_token_s=self.read_token_s * read,
-        )
 
 
 @dataclass(frozen=True)
@@ -85,16 +50,28 @@ class Asked:
 
 @dataclass(frozen=True)
 class Written:
-    """One entry a request, seconds; `steps`: (seconds, answers in it) of each step that wrote, `read_s` what all steps
-    that read took; `most_held`: tokens that one replica's cache held at a time."""
+    """One entry a request, seconds; `stretches`: (seconds, answers in a step, steps) of each row of steps that wrote
+    for the same answers, `read_s` what all steps that read took; `most_held`: tokens that one replica's cache held at a
+    time."""
 
     due_s: Floats
     first_s: Floats
     done_s: Floats
     output_tokens: Int64s
-    steps: tuple[tuple[float, int], ...]
+    stretches: tuple[tuple[float, int, int], ...]
     read_s: float = 0.0
     most_held: int = 0
+
+    @property
+    def batch_mean(self) -> float | None:
+        """Answers that shared a step, mean over steps."""
+        steps = sum(count for _, _, count in self.stretches)
+        return sum(rows * count for _, rows, count in self.stretches) / steps if steps else None
+
+    @property
+    def busy_s(self) -> float:
+        """What all steps took, of all replicas."""
+        return self.read_s + sum(seconds for seconds, _, _ in self.stretches)
 
     @property
     def ttft_s(self) -> Floats:
@@ -140,11 +117,11 @@ def simulate_engine(asked: Asked, rules: EngineRules, steps: Steps, *, seed: int
     for engine in engines:
         engine.advance(np.inf)
     return Written(
-        log.due_s,
-        log.first_s,
-        log.done_s,
+        np.array(log.due_s, float),
+        np.array(log.first_s, float),
+        np.array(log.done_s, float),
         asked.output_tokens,
-        tuple(step for engine in engines for step in engine.steps),
+        tuple(stretch for engine in engines for stretch in engine.stretches),
         sum(engine.read_s for engine in engines),
         max((engine.most_held for engine in engines), default=0),
     )
@@ -153,7 +130,7 @@ def simulate_engine(asked: Asked, rules: EngineRules, steps: Steps, *, seed: int
 def _spread(log: _Log, engines: Sequence[_Engine], routing: Routing, rng: np.random.Generator) -> None:
     """Gives each request to an engine, when it comes."""
     count = len(engines)
-    for number, due_s in enumerate(log.due_s.tolist()):
+    for number, due_s in enumerate(log.due_s):
         if count == 1 or routing == "round_robin":
             engines[number % count].coming.append(number)
             continue
@@ -171,8 +148,8 @@ class _Log:
 
     def __init__(self, asked: Asked) -> None:
         n = len(asked.due_s)
-        self.due_s = asked.due_s.astype(float).copy()
-        self.first_s, self.done_s = np.full(n, np.nan), np.full(n, np.nan)
+        self.due_s: list[float] = asked.due_s.astype(float).tolist()
+        self.first_s, self.done_s = [math.nan] * n, [math.nan] * n
         self.prompt_tokens, self.output_tokens = asked.prompt_tokens.tolist(), asked.output_tokens.tolist()
 
 
@@ -181,7 +158,7 @@ class _Engine:
 
     def __init__(self, log: _Log, rules: EngineRules, steps: Steps, rng: np.random.Generator) -> None:
         self.coming: deque[int] = deque()
-        self.steps: list[tuple[float, int]] = []
+        self.stretches: list[tuple[float, int, int]] = []
         self.read_s, self.most_held = 0.0, 0
         self._log, self._rules, self._cost, self._rng = log, rules, steps, rng
         self._slots = 1 if rules.scheduler == "one" else rules.max_batch_size
@@ -208,7 +185,7 @@ class _Engine:
             if not self._running:
                 if not self.coming:
                     return
-                arrives_s = float(self._log.due_s[self.coming[0]]) + there_s
+                arrives_s = self._log.due_s[self.coming[0]] + there_s
                 if arrives_s >= until_s:
                     return
                 self._now = max(self._now, arrives_s)
@@ -236,19 +213,21 @@ class _Engine:
         rows, held = max(len(ready), self._static_rows), sum(answer.held for answer in ready)
         count = 1 if len(ready) < len(self._running) else min(answer.left for answer in ready)
         cost = self._cost
-        first_s = cost.write_fixed_s + rows * cost.write_row_s + held * cost.write_held_s
-        took_s = first_s + np.arange(count) * (len(ready) * cost.write_held_s)
-        if len(cost.spread) > 1:
-            took_s = took_s * self._rng.choice(cost.spread, count)
-        ends_s = self._now + np.cumsum(took_s)
-        if self._rules.scheduler == "continuous" and len(self._running) < self._slots:
-            next_s = float(self._log.due_s[self.coming[0]]) + there_s if self.coming else np.inf
-            count = min(count, int(np.searchsorted(ends_s, min(next_s, until_s))) + 1)
-        self.steps.extend((seconds, len(ready)) for seconds in took_s[:count].tolist())
-        self._now = float(ends_s[count - 1])
+        took_s = cost.write_fixed_s + rows * cost.write_row_s + held * cost.write_held_s
+        longer_s = len(ready) * cost.write_held_s
+        if len(cost.spread) > 1:  # each step is drawn apart
+            count, longer_s = 1, 0.0
+            took_s *= float(self._rng.choice(cost.spread))
+        elif self._rules.scheduler == "continuous" and len(self._running) < self._slots:
+            next_s = self._log.due_s[self.coming[0]] + there_s if self.coming else math.inf
+            count = min(count, _steps_until(min(next_s, until_s) - self._now, took_s, longer_s))
+        first_s = self._now + took_s
+        stretch_s = count * took_s + longer_s * count * (count - 1) / 2
+        self._now += stretch_s
+        self.stretches.append((stretch_s, len(ready), count))
         for answer in ready:
             answer.held += count
-            self._give(answer, count, float(ends_s[0]))
+            self._give(answer, count, first_s)
         self.most_held = max(self.most_held, held + count * len(ready))
 
     def _read(self) -> None:
@@ -278,7 +257,7 @@ class _Engine:
         """So many tokens more for it by now, the first of them at `first_s`."""
         back_s = self._cost.outside_s / 2
         answer.left -= tokens
-        if np.isnan(self._log.first_s[answer.number]):
+        if math.isnan(self._log.first_s[answer.number]):
             self._log.first_s[answer.number] = first_s + back_s
         if answer.left == 0:
             self._log.done_s[answer.number] = self._now + back_s
@@ -290,18 +269,14 @@ class _Engine:
                 self.coming.append(following)
 
 
-def fit_steps(seen: Sequence[tuple[float, float, float]]) -> tuple[float, float, float]:
-    """(write_fixed_s, write_row_s, write_held_s) by least squares with no part negative, from blocks' (seconds of a
-    step, answers that shared it, tokens they held), means each. With fewer than three blocks of different kinds, parts
-    that cannot be told apart are 0. InputError without any."""
-    if not seen:
-        raise InputError("no block says how long its steps took: nothing to calibrate on")
-    from scipy.optimize import nnls  # a second of imports that only a planner needs
-
-    seconds, rows, held = (np.array(column, float) for column in zip(*seen, strict=True))
-    # Tokens held are counted in hundreds, so that the columns are of like size; a relative error counts alike.
-    columns = np.stack([np.ones_like(rows), rows, held / 100], axis=1)
-    distinct = [True, len(set(rows)) > 1, len(set(zip(rows, held, strict=True))) > 2]
-    found = np.zeros(3)
-    found[distinct], _ = nnls(columns[:, distinct] / seconds[:, None], np.ones_like(seconds))
-    return float(found[0]), float(found[1]), float(found[2] / 100)
+def _steps_until(seconds: float, first_s: float, longer_s: float) -> int:
+    """The number of steps, at least one, after which so many seconds have passed, if the first takes `first_s` and each
+    further one `longer_s` more than the one before."""
+    if seconds <= first_s:
+        return 1
+    if math.isinf(seconds):
+        return 2**62
+    if longer_s == 0:
+        return math.ceil(seconds / first_s)
+    half = first_s / longer_s - 0.5
+    return math.ceil(math.sqrt(half**2 + 2 * seconds / longer_s) - half)

@@ -2,10 +2,11 @@
 
 A block is predicted from all others of the same weights and precision, its speed taken from the two that ran just
 before and after it, and it is asked what the real one was asked, arrival by arrival. "Fitted" settings (batch size,
-delay) were measured in another block as well; for an "unfitted" one every block of that setting is left out. Blocks
-that were asked more than MOST_USED of what the server can do are not judged: there its latency says more about the last
-percent of its speed than about anything else. And two blocks of one cell are compared with each other: no model can be
-closer than the machine is to itself.
+delay) were measured in another block as well; for an "unfitted" one every block of that setting is left out.
+
+Blocks that were asked more than MOST_USED of what the server can do are not judged: there its latency says more about
+the last percent of its speed than about anything else (a closed loop asks no more than is answered). And two blocks of
+one cell are compared with each other: no model can be closer than the machine is to itself.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from lab.errors import InputError
 from lab.measure.planner import calibration
 from lab.measure.planner.calibration import Measured
 from lab.measure.planner.calibrator import Calibrator, Tuned
-from lab.measure.planner.engine_simulator import Asked, Steps
+from lab.measure.planner.engine_simulator import Asked
 from lab.measure.planner.planner import Prediction, capacity_rps, error, predict, predict_engine
 from lab.measure.planner.service import Service
 from lab.measure.planner.simulator import Users
+from lab.measure.planner.steps import Steps
 from lab.measure.records import Int64s
 from lab.spec import ModelSpec, Slo
 
@@ -31,6 +33,8 @@ MOST_USED = 0.85
 """Of capacity; beyond it no held-out block is judged and no interval is told."""
 METRICS = ("throughput_rps", "latency_p50_s", "latency_p95_s", "latency_p99_s")
 FOLDS = 4
+AGAIN = 2
+"""Times as many requests as were counted that the users of a closed loop have: the model may be quicker."""
 FEW = 20
 """Errors below which their extremes are the interval, and from which 90 % of them are."""
 SAME = ("family", "weights", "precision", "quantizer", "group_size", "kv_cache_precision", "kv_cache", "device")
@@ -40,12 +44,13 @@ SAME = ("family", "weights", "precision", "quantizer", "group_size", "kv_cache_p
 @dataclass(frozen=True)
 class HeldOut:
     """One block: `errors` is predicted ÷ measured - 1 by metric, None where it was not measured; `fitted`: whether
-    other blocks of its setting were known; `load_fraction`: its rate ÷ what the model says that the server can do."""
+    other blocks of its setting were known; `load_fraction`: its rate ÷ what the model says that the server can do, None
+    in a closed loop."""
 
     label: str
     number: int
     rate_rps: float
-    load_fraction: float
+    load_fraction: float | None
     fitted: bool
     predicted: Prediction
     measured: dict[str, float | None]
@@ -53,7 +58,7 @@ class HeldOut:
 
     @property
     def judged(self) -> bool:
-        return self.load_fraction <= MOST_USED
+        return self.load_fraction is None or self.load_fraction <= MOST_USED
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,11 @@ class Trust:
 
     held_out: tuple[HeldOut, ...]
     noise: dict[str, tuple[float, ...]]
+
+    @property
+    def known(self) -> bool:
+        """Whether any block could be left out and judged."""
+        return any(h.judged for h in self.held_out)
 
     def errors(self, metric: str, *, fitted: bool) -> list[float]:
         """Of judged blocks; those of unfitted settings, where a plan asks about such a one."""
@@ -98,16 +108,16 @@ class Trust:
 
 
 def trust(blocks: Sequence[Measured], slo: Slo | None = None) -> Trust:
-    """Every block of an open loop that can be predicted from others, once fitted and once unfitted where both can be
-    had. What replays tune is tuned anew for each of FOLDS parts of the run, on all but that part."""
+    """Every block that can be predicted from others, once fitted and once unfitted where both can be had. What replays
+    tune is tuned anew for each of FOLDS parts of the run, on all but that part."""
     found: list[HeldOut] = []
-    for family in _families(blocks):
+    for family in families(blocks):
         calibrator = None if family[0].model.family == "llm" else Calibrator(family)
         for part in np.array_split(np.arange(len(family)), min(FOLDS, len(family))):
             rest = [family[place] for place in range(len(family)) if place not in part]
             tuned = None
             for block in (family[place] for place in part):
-                if block.users is not None or not len(block.due_s) or block.summary.latency_p50_s is None or not rest:
+                if block.reference or not len(block.due_s) or block.summary.latency_p50_s is None or not rest:
                     continue
                 if calibrator is not None and tuned is None:
                     tuned = calibrator.tune([other.number for other in rest])
@@ -128,12 +138,9 @@ def _held_out(
             continue
         predicted, measured = replay(block, server, slo), block.summary.to_dict()
         rate = block.summary.offered_rps or 0.0
+        load = rate / capacity(block, server) if block.users is None else None
         errors = error(predicted, measured, METRICS)
-        found.append(
-            HeldOut(
-                block.label, block.number, rate, rate / capacity(block, server), fitted, predicted, measured, errors
-            )
-        )
+        found.append(HeldOut(block.label, block.number, rate, load, fitted, predicted, measured, errors))
     return found
 
 
@@ -152,11 +159,12 @@ def replay(
     these rules in place of the block's own."""
     of = model or block.model
     if isinstance(server, Service):
-        n = len(block.due_s)
-        asked = block.due_s if block.users is None else Users(block.users, n, block.think_s)
+        asked = block.due_s if block.users is None else Users(block.users, AGAIN * len(block.due_s), block.think_s)
         return predict(asked, calibration.rules(of), server, slo, seed, block.window_s)
     tokens = [_filled(counts) for counts in (block.prompt_tokens, block.output_tokens)]
-    due_s = block.due_s if block.users is None else np.zeros(len(block.due_s))
+    due_s = block.due_s
+    if block.users is not None:
+        tokens, due_s = [np.tile(counts, AGAIN) for counts in tokens], np.zeros(AGAIN * len(due_s))
     return predict_engine(
         Asked(due_s, tokens[0], tokens[1], block.users),
         calibration.engine_rules(of),
@@ -190,7 +198,7 @@ def neighbours(block: Measured, others: Sequence[Measured]) -> list[Measured]:
     ]
 
 
-def _families(blocks: Sequence[Measured]) -> list[list[Measured]]:
+def families(blocks: Sequence[Measured]) -> list[list[Measured]]:
     """Blocks that calibrate each other."""
     found: list[list[Measured]] = []
     for block in blocks:
@@ -218,7 +226,7 @@ def _server(
 def _noise(blocks: Sequence[Measured]) -> dict[str, tuple[float, ...]]:
     cells: dict[str, list[Measured]] = {}
     for block in blocks:
-        if block.users is None:
+        if not block.reference:
             cells.setdefault(block.label, []).append(block)
     found: dict[str, list[float]] = {metric: [] for metric in METRICS}
     for same in cells.values():

@@ -14,9 +14,10 @@ import numpy as np
 from lab.errors import InputError
 from lab.measure.pace import Floats
 from lab.measure.percentile import percentile
-from lab.measure.planner.engine_simulator import Asked, EngineRules, Steps, simulate_engine
+from lab.measure.planner.engine_simulator import Asked, EngineRules, simulate_engine
 from lab.measure.planner.service import Service
 from lab.measure.planner.simulator import Rules, Users, simulate
+from lab.measure.planner.steps import Steps
 from lab.measure.records import Int64s
 from lab.spec import Slo
 
@@ -128,18 +129,17 @@ def predict_engine(
     seconds = max(to_s - from_s, 1e-12)
     ended = (found.done_s > from_s) & (found.done_s <= to_s)
     good = None if slo is None else int(_good(slo, latency_s, ttft_s, itl_s).sum())
-    busy_s = sum(seconds for seconds, _ in found.steps) + found.read_s
     span_s = max(last_s - float(found.due_s[0]), 1e-12)
     return Prediction(
         throughput_rps=int(ended.sum()) / seconds,
         goodput_rps=None if good is None else good / seconds,
         slo_attainment_fraction=None if good is None or not len(latency_s) else good / len(latency_s),
-        batch_mean=sum(rows for _, rows in found.steps) / len(found.steps) if found.steps else None,
+        batch_mean=found.batch_mean,
         ttft_p50_s=percentile(ttft_s, 0.5),
         ttft_p95_s=percentile(ttft_s, 0.95),
         itl_mean_s=float(np.nanmean(itl_s)) if not np.isnan(itl_s).all() else None,
         output_tokens_per_s=float(found.output_tokens[ended].sum()) / seconds,
-        utilisation_fraction=min(1.0, busy_s / span_s / rules.replicas),
+        utilisation_fraction=min(1.0, found.busy_s / span_s / rules.replicas),
         held_tokens_peak=found.most_held,
         **_latencies(latency_s),  # type: ignore[arg-type]
     )

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from lab.errors import InputError
 from lab.measure.floors import ARITHMETIC, Machine
 from lab.measure.planner.accelerators import Accelerator
-from lab.measure.planner.engine_simulator import Steps
+from lab.measure.planner.steps import Steps
 from lab.measure.words import format_bytes, format_ratio
 from lab.spec import Precision
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from lab.errors import InputError
-from lab.measure.planner.engine_simulator import Asked, EngineRules, Steps, fit_steps, simulate_engine
+from lab.measure.planner.engine_simulator import Asked, EngineRules, simulate_engine
+from lab.measure.planner.steps import Steps, fit_steps
 
 A_SECOND = Steps(write_fixed_s=1.0, read_fixed_s=1.0)
 
@@ -59,7 +60,8 @@ def test_users_ask_again_when_answered():
 def test_tokens_held_make_a_step_longer():
     steps = Steps(write_fixed_s=0, write_held_s=1.0)
     found = simulate_engine(asked([0], [3], [3]), EngineRules(), steps)
-    assert [seconds for seconds, _ in found.steps] == [3, 4]
+    assert found.stretches == ((7, 1, 2),)  # of 3 and of 4 seconds
+    assert (found.busy_s, found.batch_mean, found.most_held) == (7, 1, 5)
 
 
 def test_a_step_of_parts_is_taken_apart():

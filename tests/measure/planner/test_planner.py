@@ -10,7 +10,7 @@ import pytest
 from lab.errors import InputError
 from lab.measure.planner import calibration, calibrator
 from lab.measure.planner.calibration import Measured
-from lab.measure.planner.engine_simulator import Asked, EngineRules, Steps
+from lab.measure.planner.engine_simulator import Asked, EngineRules
 from lab.measure.planner.planner import (
     error,
     fewest,
@@ -23,6 +23,7 @@ from lab.measure.planner.planner import (
 )
 from lab.measure.planner.service import steady
 from lab.measure.planner.simulator import Rules, Users
+from lab.measure.planner.steps import Steps
 from lab.measure.records import Requests, Window
 from lab.measure.summary import Summary, summarize
 from lab.spec import Batching, ModelSpec, Slo
