@@ -175,7 +175,7 @@ def page_row(folder: RunFolder) -> Row:
                 page = context.new_page()
                 began = time.perf_counter()
                 page.goto(f"{url}/live?run={folder.run_id}")
-                page.get_by_test_id("stFullScreenFrame").or_(page.locator(".js-plotly-plot")).first.wait_for(
+                page.get_by_test_id("stFullScreenFrame").or_(page.locator(".lab-panels canvas")).first.wait_for(
                     timeout=60_000
                 )
                 page.wait_for_function(

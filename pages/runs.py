@@ -2,8 +2,8 @@
 
 import streamlit as st
 
+from lab.show.states import state_word
 from lab.show.ui import frame, listing, reads, tracking
-from lab.show.ui.words import state_word
 
 frame.with_app()
 st.title("Runs")

@@ -80,7 +80,7 @@ def _start_server(report: Report) -> Server | None:
 
 def _start_streamlit(port: int) -> Process:
     options = [f"--server.port={port}", "--server.address=127.0.0.1", "--server.headless=true"]
-    command = [sys.executable, "-m", "streamlit", "run", str(PROJECT / "app.py"), *options]
+    command = [sys.executable, "-m", "streamlit", "run", str(PROJECT / "asgi.py"), *options]
     wishes = {
         # A page that ticks frees what it allocates, but each tick is another thread, and each thread its own heap with
         # holes of its own: with one for all, ten minutes of a live page take 3 MiB instead of 10.

@@ -22,6 +22,7 @@ from lab.measure.token_series import TokenSeries
 from lab.measure.words import level_label
 from lab.run.control import MODEL_FIELDS
 from lab.run.folder import RunFolder
+from lab.run.readings import Readings
 from lab.run.results import between, delta
 from lab.run.status import Status
 from lab.spec import ClosedLoop, Experiment, Workload, parse
@@ -30,7 +31,9 @@ RECENT_S = 60
 FLUSH_NS = 500_000_000
 """A load worker writes its rows this often at the latest: the last moment of which all is known lies this far back."""
 MOST_PIECES = 32
-SERVER_FIELDS = ("queue_ns", "queue_count", "compute_input_ns", "compute_infer_ns", "compute_output_ns")
+SUMMED_EVERY_S = 3
+"""The figures are of a minute, so they hardly move in a second; to sum them up takes more than all else of a look."""
+BEFORE_S = 10
 
 
 @dataclass(frozen=True)
@@ -55,10 +58,14 @@ class Live:
         self._tails = {name: folder.tail(name) for name in ("requests", "server", "telemetry")}
         self._server = SERVER.empty_table()
         self._telemetry = TELEMETRY.empty_table()
+        self._counters, self._machine = Readings("model"), Readings("subject")
         self._requests: RequestSeries | None = None
         self._tokens: TokenSeries | None = None
         self._block_rows: list[pa.Table] = []
         self._block = -1
+        self._summed: Summary | None = None
+        self._summed_ns = 0
+        self._scraped_ns = 0
 
     def update(self) -> LiveView:
         """Read what is new and return the whole picture."""
@@ -74,9 +81,14 @@ class Live:
         ended = Requests.from_table(fresh)
         self._requests.add(ended)
         self._tokens.add(ended)
-        self._server = _longer(self._server, self._tails["server"].new())
-        self._telemetry = _longer(self._telemetry, self._tails["telemetry"].new())
-        seconds = max(self._requests.seconds, _seconds_scraped(self._server, origin_ns))
+        server, telemetry = self._tails["server"].new(), self._tails["telemetry"].new()
+        self._server, self._telemetry = _longer(self._server, server), _longer(self._telemetry, telemetry)
+        self._counters.add(server)
+        self._machine.add(telemetry)
+        if server.num_rows:
+            self._scraped_ns = max(self._scraped_ns, pc.max(server["t_ns"]).as_py())
+        # Also seconds of which only the server told something: an answer may take longer than a look at the chart.
+        seconds = max(self._requests.seconds, (self._scraped_ns - origin_ns) // SECOND_NS)
         model, workload = _in_force(starts[-1], events)
         return LiveView(
             status=status,
@@ -86,11 +98,13 @@ class Live:
                 **self._requests.columns(seconds),
                 **(self._tokens.columns(seconds) if model["family"] == "llm" else {}),
                 **(
-                    _engine_columns(self._server, model["name"], origin_ns, seconds) if model["family"] == "llm" else {}
+                    _engine_columns(self._counters, model["name"], origin_ns, seconds)
+                    if model["family"] == "llm"
+                    else {}
                 ),
-                **_server_columns(self._server, starts[-1]["model"]["name"], origin_ns, seconds),
+                **_server_columns(self._counters, starts[-1]["model"]["name"], origin_ns, seconds),
             },
-            memory_mib=_memory(self._telemetry, origin_ns, seconds),
+            memory_mib=_memory(self._machine, origin_ns, seconds),
             events=_moments(starts, events, origin_ns, self._experiment),
             summary=self._summary(starts[-1], fresh) if status.active else None,
             model=model,
@@ -99,7 +113,7 @@ class Live:
 
     def _summary(self, start: dict[str, Any], fresh: pa.Table) -> Summary | None:
         if start["block"] != self._block:
-            self._block, self._block_rows = start["block"], []
+            self._block, self._block_rows, self._summed = start["block"], [], None
         now_ns = time.perf_counter_ns() - FLUSH_NS
         recent_ns = now_ns - RECENT_S * SECOND_NS
         recent = pc.greater_equal(fresh["done_ns"], recent_ns)
@@ -109,18 +123,29 @@ class Live:
         ]
         if not self._block_rows or now_ns <= start["measured_from_ns"]:
             return None
+        if self._summed is not None and now_ns - self._summed_ns < SUMMED_EVERY_S * SECOND_NS:
+            return self._summed
         window = Window(start["start_ns"], max(start["measured_from_ns"], recent_ns), min(start["end_ns"], now_ns))
-        return summarize(
+        self._summed_ns = now_ns
+        self._summed = summarize(
             Requests.from_table(pa.concat_tables(self._block_rows)),
             window=window,
             planned=None,
             slo=self._experiment.slo,
-            server=delta(self._server, start["model"]["name"], window),
-            telemetry=between(self._telemetry, window.start_ns, now_ns),
+            server=delta(_since(self._server, window.measured_from_ns), start["model"]["name"], window),
+            telemetry=between(_since(self._telemetry, window.start_ns), window.start_ns, now_ns),
             model=start["model"]["name"],
             closed_loop=isinstance(parse(Workload, start["workload"]).arrival, ClosedLoop),
             now_ns=now_ns,
         )
+        return self._summed
+
+
+def _since(table: pa.Table, t_ns: int) -> pa.Table:
+    """The rows from shortly before `t_ns` on, of a table in the order of time: a counter's growth needs one reading
+    before its window."""
+    first = np.searchsorted(table["t_ns"].to_numpy(), t_ns - BEFORE_S * SECOND_NS)
+    return table.slice(int(first))
 
 
 def _longer(table: pa.Table, fresh: pa.Table) -> pa.Table:
@@ -142,62 +167,41 @@ def _in_force(start: dict[str, Any], events: list[dict[str, Any]]) -> tuple[dict
     return model, workload
 
 
-def _server_columns(server: pa.Table, model: str, origin_ns: int, seconds: int) -> dict[str, Any]:
+def _server_columns(counters: Readings, model: str, origin_ns: int, seconds: int) -> dict[str, Any]:
     """queue_ms and compute_ms a request, and requests an execution, each second; NaN where nothing was executed."""
-    grown = {name: _growth(server, model, name, origin_ns, seconds) for name in SERVER_FIELDS}
-    inferences = _growth(server, model, "inference_count", origin_ns, seconds)
-    executions = _growth(server, model, "execution_count", origin_ns, seconds)
-    compute_ns = grown["compute_input_ns"] + grown["compute_infer_ns"] + grown["compute_output_ns"]
+
+    def grown(name: str) -> Any:
+        return growth(*counters.of(model, name), origin_ns, seconds)
+
+    requests, inferences, executions = grown("queue_count"), grown("inference_count"), grown("execution_count")
+    compute_ns = grown("compute_input_ns") + grown("compute_infer_ns") + grown("compute_output_ns")
     with np.errstate(invalid="ignore", divide="ignore"):
         columns = {
-            "queue_ms": np.where(grown["queue_count"] > 0, grown["queue_ns"] / grown["queue_count"] / 1e6, np.nan),
-            "compute_ms": np.where(grown["queue_count"] > 0, compute_ns / grown["queue_count"] / 1e6, np.nan),
+            "queue_ms": np.where(requests > 0, grown("queue_ns") / requests / 1e6, np.nan),
+            "compute_ms": np.where(requests > 0, compute_ns / requests / 1e6, np.nan),
             "batch_mean": np.where(executions > 0, inferences / executions, np.nan),
         }
     return {name: column.astype(np.float32) for name, column in columns.items()}
 
 
-def _engine_columns(server: pa.Table, model: str, origin_ns: int, seconds: int) -> dict[str, Any]:
+def _engine_columns(counters: Readings, model: str, origin_ns: int, seconds: int) -> dict[str, Any]:
     """What the engine says of itself: requests that run and wait, tokens in its cache, tokens it wrote each second."""
     columns = {
-        name.removeprefix("engine_"): _gauge(server, model, name, origin_ns, seconds)
+        name.removeprefix("engine_"): last_reading(*counters.of(model, name), origin_ns, seconds)
         for name in ("engine_running", "engine_waiting", "engine_cache_tokens_used")
     }
-    written = _growth(server, model, "engine_output_tokens", origin_ns, seconds)
+    written = growth(*counters.of(model, "engine_output_tokens"), origin_ns, seconds)
     return {**columns, "written_tokens_per_s": written.astype(np.float32)}
 
 
-def _seconds_scraped(server: pa.Table, origin_ns: int) -> int:
-    """Whole seconds of which the server told something: an answer may take longer than a look at the chart."""
-    return 0 if server.num_rows == 0 else max(0, (pc.max(server["t_ns"]).as_py() - origin_ns) // SECOND_NS)
-
-
-def _gauge(server: pa.Table, model: str, name: str, origin_ns: int, seconds: int) -> Any:
-    rows = _rows(server, model, name)
-    return last_reading(rows["t_ns"].to_numpy(), rows["value"].to_numpy(), origin_ns, seconds)
-
-
-def _growth(server: pa.Table, model: str, name: str, origin_ns: int, seconds: int) -> Any:
-    rows = _rows(server, model, name)
-    return growth(rows["t_ns"].to_numpy(), rows["value"].to_numpy(), origin_ns, seconds)
-
-
-def _rows(server: pa.Table, model: str, name: str) -> pa.Table:
-    wanted = pc.and_(pc.equal(server["model"], model), pc.equal(server["field"], name))
-    return server.filter(pc.and_(wanted, pc.is_valid(server["value"])))
-
-
-def _memory(telemetry: pa.Table, origin_ns: int, seconds: int) -> dict[str, Any]:
+def _memory(machine: Readings, origin_ns: int, seconds: int) -> dict[str, Any]:
     """MiB each second for every model, the server and every GPU that reported memory. The host as a whole is left
     out: what else the machine does would dwarf what is measured."""
-    memory = pc.is_in(telemetry["field"], pa.array(["memory_bytes", "memory_used_bytes"]))  # of a process, of a GPU
-    rows = telemetry.filter(pc.and_(memory, pc.is_valid(telemetry["value"])))
     columns = {}
-    for subject in pc.unique(rows["subject"]).to_pylist():
-        if subject == "host":
-            continue
-        own = rows.filter(pc.equal(rows["subject"], subject))
-        columns[subject] = last_reading(own["t_ns"].to_numpy(), own["value"].to_numpy() / 2**20, origin_ns, seconds)
+    for subject, name in machine.subjects("memory_bytes", "memory_used_bytes"):  # of a process, of a GPU
+        if subject != "host":
+            t_ns, size_bytes = machine.of(subject, name)
+            columns[subject] = last_reading(t_ns, size_bytes / 2**20, origin_ns, seconds)
     return columns
 
 

@@ -89,7 +89,7 @@ class serving:  # used like a function
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         log = self.home / f"streamlit-{port}.log"
-        command = [sys.executable, "-m", self.module, "run", "app.py", f"--server.port={port}"]
+        command = [sys.executable, "-m", self.module, "run", "asgi.py", f"--server.port={port}"]
         with log.open("wb") as output:
             self.process = subprocess.Popen(
                 command,

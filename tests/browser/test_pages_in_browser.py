@@ -139,7 +139,7 @@ def test_a_double_click_starts_one_run(page: Page, dashboard: Dashboard, triton_
     page.wait_for_url("**/live?run=*", timeout=60_000)
     (run_id,) = {info.run_id for info in runs()} - before
     assert run_id in page.url
-    page.wait_for_selector(".lab-plot .main-svg", timeout=60_000)
+    page.wait_for_selector(".lab-panels canvas", timeout=60_000)
     launch.stop(run_id)
     until(lambda: ended(run_id), "the run to stop")
     assert {info.run_id for info in runs()} - before == {run_id}

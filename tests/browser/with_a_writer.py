@@ -1,6 +1,6 @@
 """Streamlit with a language model that needs no server: a numbered word four times a second, 300 of them.
 
-`python -m tests.browser.with_a_writer run app.py …` takes Streamlit's own arguments. A file beside Streamlit's log
+`python -m tests.browser.with_a_writer run asgi.py …` takes Streamlit's own arguments. A file beside Streamlit's log
 holds what it was asked and when it was let go, a line each, so that a test can tell a page that stops the model from
 one that only stops showing it.
 """

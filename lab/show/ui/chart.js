@@ -18,20 +18,6 @@ function loadPlotly(url) {
   return window.labPlotly;
 }
 
-const darkness = new Map(); // CSS colour → whether it is dark; a canvas for each draw would cost more than the answer
-
-function isDark(background) {
-  if (!darkness.has(background)) darkness.set(background, measuredDark(background));
-  return darkness.get(background);
-}
-
-function measuredDark(background) {
-  const canvas = document.createElement("canvas").getContext("2d");
-  canvas.fillStyle = background || "#ffffff"; // the canvas turns every CSS colour into #rrggbb
-  const [r, g, b] = [1, 3, 5].map((i) => parseInt(canvas.fillStyle.slice(i, i + 2), 16));
-  return 0.299 * r + 0.587 * g + 0.114 * b < 128;
-}
-
 function paint(value, palette) {
   if (typeof value === "string") return value[0] === "@" ? (palette[value] ?? value) : value;
   if (Array.isArray(value)) return value.map((inner) => paint(inner, palette));
@@ -51,8 +37,7 @@ function unzoom(state) {
 async function draw(state) {
   if (document.hidden || !state.data) return; // a hidden tab costs nothing; it is redrawn when it is seen again
   const { figure, palettes, plotly } = state.data;
-  const background = getComputedStyle(state.plot).getPropertyValue("--st-background-color").trim();
-  const palette = palettes[isDark(background) ? "dark" : "light"];
+  const palette = paletteAt(state.plot, palettes);
   try {
     const Plotly = await loadPlotly(plotly);
     if (!state.plot.isConnected) return;

@@ -21,6 +21,12 @@ from lab.show.theme import ROLES
 STATIC = Path(__file__).parents[3] / "static"
 PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 
+
+def script(*names: str) -> str:
+    """One module of these files beside this one, in their order; the last one exports what Streamlit calls."""
+    return "\n".join((Path(__file__).parent / f"{name}.js").read_text() for name in names)
+
+
 _COMPONENT = st.components.v2.component(
     "lab_chart",
     html=(
@@ -36,7 +42,7 @@ _COMPONENT = st.components.v2.component(
         ".lab-reset[hidden] { display: none; }\n"
         ".lab-reset:focus-visible { outline: 2px solid var(--st-primary-color); }\n"
     ),
-    js=(Path(__file__).parent / "chart.js").read_text(),
+    js=script("ink", "chart"),
     isolate_styles=False,  # plotly puts its own style sheet into the document, not into a shadow root
 )
 
@@ -52,11 +58,12 @@ def serve_plotly() -> None:
 
 def show(chart: Chart, key: str, *, heading: bool = True) -> None:
     """Draw `chart`; `key` is its identity on the page, by which the browser keeps its zoom."""
+    recorded = st.session_state.get("recorded")  # set by lab.show.ui.cassettes
     if heading:
-        st.markdown(f"##### {chart.title}")
+        st.markdown(f"##### {chart.title}{' :gray-badge[:material/album: recorded]' if recorded else ''}")
     data = {
         "figure": chart.figure,
-        "alt": chart.alt,
+        "alt": f"Recorded on another machine. {chart.alt}" if recorded else chart.alt,
         "palettes": ROLES,
         "plotly": f"app/static/plotly.min.js?v={version('plotly')}",
     }
@@ -65,9 +72,14 @@ def show(chart: Chart, key: str, *, heading: bool = True) -> None:
         st.caption(note)
     if len(chart.notes) > 3:
         st.caption(f"… and {len(chart.notes) - 3} more of this kind")
+    show_data(chart, key)
+
+
+def show_data(chart: Chart, key: str) -> None:
+    """The numbers of a chart, folded up."""
     if not chart.table:
         return
-    # Filled only once it is open: a closed table would be sent again with every tick of a live page.
+    # Filled only once it is open: closed, it is not sent.
     data_table = st.expander("Show data", key=f"{key}_data", on_change="rerun", type="compact", icon=":material/table:")
     if data_table.open:
         data_table.dataframe(pd.DataFrame(chart.table), hide_index=True, alt=f"The numbers of {chart.title}")

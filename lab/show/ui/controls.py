@@ -5,7 +5,6 @@ The widgets show what is in force, whichever browser or terminal changed it last
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,7 @@ from lab.errors import LabError
 from lab.measure.formats import format_label
 from lab.run import control
 from lab.run.folder import RunFolder
-from lab.run.live import LiveView
+from lab.show.in_force import InForce, in_force
 from lab.show.ui import formats, reads
 from lab.spec import Batching, ModelSpec, parse
 
@@ -29,12 +28,11 @@ Place = DeltaGenerator
 
 def show(folder: RunFolder) -> None:
     """Rate and model settings, to be changed while the load runs; only for a run of one cell."""
-    cells = folder.document["cells"]
-    if len(cells) != 1:
+    run_id = folder.run_id
+    now = in_force(folder.document, reads.look(folder))
+    if now is None:
         st.caption("An experiment compares its cells, so its settings stay as declared while it runs.")
         return
-    run_id = folder.run_id
-    now = _in_force(folder, reads.look(folder))
     _follow(run_id, now)
     with st.container(border=True):
         writes = now.model["family"] == "llm"
@@ -126,35 +124,6 @@ def _send(run_id: str, change: dict[str, Any]) -> None:
         st.session_state[f"refused_{run_id}"] = str(error)
 
 
-@dataclass(frozen=True)
-class InForce:
-    """What a run of one cell does at the moment, in the terms of the controls. `load`: None when it has no rate."""
-
-    field: str
-    load: float | int | None
-    model: dict[str, Any]
-
-    @property
-    def batching(self) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = self.model["batching"]
-        return found
-
-    @property
-    def delay_ms(self) -> float:
-        return float((self.batching or {}).get("max_queue_delay_us") or 0) / 1000
-
-
-def _in_force(folder: RunFolder, view: LiveView) -> InForce:
-    """As declared until the load begins, then as last changed, by whichever browser or terminal."""
-    cell = folder.document["cells"][0]
-    arrival = (view.workload or cell["workload"])["arrival"]
-    model = view.model or cell["model"]
-    if arrival["kind"] == "closed":
-        return InForce("concurrency", int(arrival["concurrency"]), model)
-    rate_rps = arrival.get("rate_rps")
-    return InForce("rate_rps", None if rate_rps is None else float(rate_rps), model)
-
-
 def _follow(run_id: str, now: InForce) -> None:
     """Set the widgets to what is in force when that has changed. Between a click and its effect it has not, and the
     widget keeps what was asked."""
@@ -169,8 +138,3 @@ def _follow(run_id: str, now: InForce) -> None:
             state[f"l_delay_{run_id}"] = now.delay_ms
         if now.load is not None:
             state[f"l_{now.field}_{run_id}"] = now.load
-
-
-def changed_elsewhere(folder: RunFolder, view: LiveView) -> bool:
-    shown = st.session_state.get(f"in_force_{folder.run_id}")
-    return shown is not None and shown != _in_force(folder, view)

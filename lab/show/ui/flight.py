@@ -1,33 +1,24 @@
-"""The live page's parts: starting a load, and the panel that ticks while it runs.
+"""The live page's parts: starting a load, and the panel that follows it.
 
-The panel is one fragment. It ticks while the run goes on, reads what was added, and redraws; when it
-sees the run end it asks for one whole rerun, which leaves the ticking behind.
+The panel is drawn by the browser itself (recorder.js), which asks for new figures and has the page rerun only once
+there is something new to build: the run ended, or its settings were changed elsewhere.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import streamlit as st
 
 from lab.errors import LabError
-from lab.measure.cost import Use
-from lab.measure.formats import format_label
 from lab.measure.summary import Summary
-from lab.measure.words import format_fraction, format_metric, format_rate, format_seconds, level_label
 from lab.run import launch
 from lab.run.folder import RunFolder
-from lab.run.live import RECENT_S, LiveView
+from lab.run.live import LiveView
 from lab.run.status import Status
-from lab.show.charts.live import recorder
-from lab.show.ui import chart, controls, pricing, reads, runs
-from lab.show.ui.cards import Card, cards
-from lab.show.ui.words import badge, title_of, told, why_ended
-from lab.spec import FAMILIES, Batching, ModelSpec, Slo, parse
+from lab.show.moment import draw, moment
+from lab.show.ui import chart, controls, pricing, reads, recording, runs
+from lab.show.ui.words import title_of, told, why_ended
+from lab.spec import FAMILIES, Batching, ModelSpec
 
-TICK_S = 2.0
-"""A tick costs the browser 0.1 to 0.2 s of a core, and a core that draws serves nobody: ticking twice as often shows no
-more of the points, one a second, and shows in the tail that is measured."""
 WINDOWS: dict[str, int | None] = {"30 s": 30, "60 s": 60, "5 min": 300, "all": None}
 
 
@@ -95,137 +86,24 @@ def view_settings(*, active: bool) -> tuple[int | None, bool, bool]:
 
 def panel(folder: RunFolder, window_s: int | None, log: bool, paused: bool) -> None:
     """The figures of the moment and the recorder below them."""
-    active = folder.status().active
-    declared = folder.document["experiment"]
-    environment, device = folder.document["environment"], declared["model"].get("device", "cpu")
+    environment, device = folder.document["environment"], folder.document["experiment"]["model"].get("device", "cpu")
     with st.expander("The price that its cost is counted with", icon=":material/payments:", type="compact"):
         price = pricing.choose(environment, device)
-
-    @st.fragment(run_every=TICK_S if active and not paused else None, key="live_panel")
-    def tick() -> None:
-        with told():
-            draw()
-
-    def draw() -> None:
-        view = _held(folder, paused)
-        if active and not view.status.active:
-            reads.run_lines.clear()
-            st.rerun()
-        if active and not paused and controls.changed_elsewhere(folder, view):
-            st.rerun()  # the controls above show what is in force, whoever changed it
-        # Two slots that are always there: a chart that moves down a place would be built anew and lose its zoom.
-        progress, figures = st.container(), st.container()
-        if view.status.active:
-            with progress:
-                _progress(view, one_cell=len(folder.document["cells"]) == 1)
-        summary = view.summary or _ended(folder, view)
-        if summary is not None:
-            with figures:
-                st.caption(_covers(summary, live=view.status.active))
-                cards(_moment(summary))
-                pricing.told(summary.to_dict(), price, Use(), parse(Slo, declared["slo"]), environment, device)
-        elif view.status.state == "warm-up":
-            figures.caption("Warming up: figures begin when it is over; the chart shows it already.")
-        drawn = recorder(
-            view.series,
-            view.memory_mib,
-            view.events,
-            limits=declared["slo"],
-            window_s=window_s,
-            log=log,
-            view=f"{folder.run_id} {window_s} {log}",
-            over=not view.status.active,
-            # Each load worker writes once a second, and they take turns.
-            unfinished_s=2 if view.status.active and declared["workload"]["workers"] > 1 else 1,
-        )
-        chart.show(drawn, key="recorder", heading=False)
-
-    tick()
-
-
-def _held(folder: RunFolder, paused: bool) -> LiveView:
-    """A fresh look, or while the view is paused the one it was paused at."""
-    held = st.session_state.get("held")
-    if paused and held is not None and held[0] == folder.run_id:
-        view: LiveView = held[1]
-        return view
     view = reads.look(folder)
-    st.session_state["held"] = (folder.run_id, view)
-    return view
+    drawn = draw(folder, view, window_s=window_s, log=log)
+    asks = {"price": price.id, "log": str(int(log)), **({} if window_s is None else {"w": str(window_s)})}
+    now = moment(folder, view, drawn, price=price, whole=_whole(folder, view))
+    recording.recorder(now, folder.run_id, asks=asks, paused=paused, changed=reads.run_lines.clear)
+    if not view.status.active:
+        chart.show_data(drawn, "recorder")
 
 
-def _ended(folder: RunFolder, view: LiveView) -> Summary | None:
+def _whole(folder: RunFolder, view: LiveView) -> Summary | None:
     """The whole block's figures, once a run of one cell is over."""
     if view.status.active or len(folder.document["cells"]) != 1:
         return None
     cells = reads.document(folder)["cells"]
     return Summary.from_dict(cells[0]["summary"]) if cells else None
-
-
-def _progress(view: LiveView, *, one_cell: bool) -> None:
-    """State and what is in force; how far it is only where there is an end to come to."""
-    status = view.status
-    words = [badge(status.state)]
-    if not one_cell and status.phase != status.state:
-        words.append(status.phase)
-    if view.model is not None and view.workload is not None:
-        fields = ("kv_cache", "scheduler") if view.model["family"] == "llm" else ("batching",)
-        settings = [level_label(f"model.{field}", view.model[field]) for field in fields]
-        if view.model["family"] == "llm":
-            settings.insert(0, format_label(parse(ModelSpec, view.model)))
-        words.append(", ".join([view.model["name"], *settings, _load_words(view.workload["arrival"])]))
-    if status.message:
-        words.append(status.message)
-    if one_cell:
-        st.markdown(" · ".join(words))
-    else:
-        st.progress(min(1.0, max(0.0, status.progress or 0.0)), text=" · ".join(words))
-
-
-def _load_words(arrival: dict[str, Any]) -> str:
-    field = "concurrency" if arrival["kind"] == "closed" else "rate_rps"
-    return level_label(field, arrival[field]) if arrival.get(field) is not None else arrival["kind"]
-
-
-def _covers(summary: Summary, *, live: bool) -> str:
-    """Which time the figures below it are of."""
-    if not live:
-        return "The whole run, without its warm-up"
-    if summary.window_s is None or summary.window_s >= RECENT_S - 1:
-        return "Last minute"
-    return f"Last {summary.window_s:.0f} s"
-
-
-def _moment(summary: Summary) -> list[Card]:
-    """Four figures: of the newest minute of the block in progress, or of the whole block once it is over."""
-    served, offered = format_rate(summary.throughput_rps), format_rate(summary.offered_rps)
-    if summary.ttft_mean_s is not None or summary.engine_running_mean is not None:
-        return _tokens(summary, f"{served} of {offered} offered")
-    batch = "n/a" if summary.batch_mean is None else f"{summary.batch_mean:.1f}"
-    failed = format_fraction(summary.error_fraction)
-    return [
-        _card(summary, "Served", "throughput_rps", f"of {offered} offered"),
-        _card(summary, "p99 latency", "latency_p99_s", f"p50 {format_seconds(summary.latency_p50_s)}"),
-        _card(summary, "Mean batch", "batch_mean", f"{format_seconds(summary.queue_mean_s)} in queue", batch),
-        _card(summary, "Failed", "error_fraction", "of what finished", failed),
-    ]
-
-
-def _tokens(summary: Summary, served: str) -> list[Card]:
-    running = "n/a" if summary.engine_running_mean is None else f"{summary.engine_running_mean:.1f}"
-    waiting = "n/a" if summary.engine_waiting_mean is None else f"{summary.engine_waiting_mean:.1f}"
-    ttft, itl = format_seconds(summary.ttft_mean_s), format_seconds(summary.itl_mean_s)
-    return [
-        _card(summary, "Tokens a second", "output_tokens_per_s", served),
-        _card(summary, "To the first token, p50", "ttft_p50_s", f"mean {ttft}"),
-        _card(summary, "Between tokens, p50", "itl_p50_s", f"mean {itl}"),
-        _card(summary, "Answered at once", "engine_running_mean", f"{waiting} waiting", running),
-    ]
-
-
-def _card(summary: Summary, label: str, field: str, beside: str, value: str | None = None) -> Card:
-    value = format_metric(field, getattr(summary, field)) if value is None else value
-    return Card(label, value, beside, summary.notes.get(field))
 
 
 def _what(folder: RunFolder) -> str:

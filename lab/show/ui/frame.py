@@ -9,10 +9,10 @@ from streamlit.runtime.pages_manager import PagesManager
 
 from lab.measure.words import plural
 from lab.run.folder import RUN_ID
-from lab.show.ui import reads
+from lab.show import feed
+from lab.show.ui import reads, recording
 from lab.show.ui.words import badge, told
 
-TICK_S = 3.0
 HERE = Path(__file__).parent
 ICON = str(HERE / "icon.svg")  # a file: Streamlit would fetch an icon by name from outside
 
@@ -40,20 +40,23 @@ def show() -> None:
                 st.code(f"python -m lab show {run_id}", language="bash", wrap_lines=True)
 
 
-@st.fragment(run_every=TICK_S, key="strip_line")
+@st.fragment(key="strip_line")
 def _line(known: list[str]) -> None:
     with told():
         _state_of_the_lab(known)
 
 
 def _state_of_the_lab(known: list[str]) -> None:
+    """Drawn again when the browser finds that the lab's state is another (recording.watch), and not before: a page that
+    redraws itself shows in what is measured beside it."""
+    token = feed.token()
     going = reads.active_runs()
     if [line.run_id for line in going] != known:
         st.rerun()  # a run began or ended: buttons and lists of the page depend on it
     alive, models = reads.server()
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         if going:
-            st.markdown(badge(going[0].state), width="content")
+            st.markdown(badge("queued" if going[0].state == "queued" else "running"), width="content")
             st.page_link("pages/live.py", label=going[0].what, query_params={"run": going[0].run_id})
             if len(going) > 1:
                 st.markdown(f":gray-badge[:material/hourglass_empty: {len(going) - 1} waiting]", width="content")
@@ -62,3 +65,10 @@ def _state_of_the_lab(known: list[str]) -> None:
         triton = f"Triton serves {plural(len(models), 'model')}" if alive else "no Triton"
         st.markdown(f":{'green' if alive else 'orange'}-badge[:material/dns: {triton}]", width="content")
         st.markdown(f":gray-badge[:material/memory: {reads.gpu()}]", width="content")
+    recording.watch(token, _forget, key="strip_watch")
+
+
+def _forget() -> None:
+    """What is kept for a moment (lab.show.ui.reads) is older than what the browser saw."""
+    reads.run_lines.clear()
+    reads.server.clear()

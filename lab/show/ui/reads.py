@@ -16,10 +16,11 @@ from lab.measure.quality import Quality, Sensitivity
 from lab.measure.words import plural
 from lab.run import catalogue, quality, results
 from lab.run.folder import RunFolder, RunInfo, runs
-from lab.run.live import Live, LiveView
+from lab.run.live import LiveView
 from lab.run.status import ACTIVE
 from lab.serve import doctor, installation, record, weights
 from lab.show import pooled
+from lab.show.feed import FEED
 from lab.show.ui.words import title_of
 from lab.spec import Experiment, ModelSpec
 
@@ -148,11 +149,8 @@ def known_blocks(spec: ModelSpec) -> tuple[Sensitivity, ...] | None:
 
 
 def look(folder: RunFolder) -> LiveView:
-    """The run as it stands now; reads only what was added since this session last looked."""
-    live = st.session_state.get("live")
-    if live is None or live.folder.run_id != folder.run_id:
-        live = st.session_state["live"] = Live(folder)
-    return live.update()
+    """The run as it stands now, followed once for all pages."""
+    return FEED.look(folder)
 
 
 @st.cache_data(ttl=2.0, show_spinner=False)

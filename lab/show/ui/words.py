@@ -6,42 +6,23 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 import streamlit as st
 
 from lab.errors import LabError
 from lab.run.status import Status
+from lab.show.states import STATES, state_word
 
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, IndexError, OSError)
-Colour = Literal["green", "blue", "orange", "red", "gray"]
 
 LOG = logging.getLogger(__name__)
-
-STATES: dict[str, tuple[str, Colour, str]] = {
-    # state: word, colour, icon. The word alone tells; colour and icon repeat it.
-    "queued": ("queued", "gray", "hourglass_empty"),
-    "starting": ("starting", "blue", "rocket_launch"),
-    "warm-up": ("warming up", "blue", "trending_up"),
-    "running": ("running", "blue", "play_circle"),
-    "draining": ("draining", "blue", "pending"),
-    "done": ("done", "green", "check_circle"),
-    "failed": ("failed", "red", "error"),
-    "cancelled": ("stopped", "orange", "stop_circle"),
-    "interrupted": ("interrupted", "orange", "link_off"),
-    "damaged": ("damaged", "red", "broken_image"),
-}
 
 
 def badge(state: str) -> str:
     """Markdown for a state."""
     word, colour, icon = STATES.get(state, (state, "gray", "help"))
     return f":{colour}-badge[:material/{icon}: {word}]"
-
-
-def state_word(state: str) -> str:
-    """The one word for a state, on badges and in filters."""
-    return STATES.get(state, (state,))[0]
 
 
 def when(created_utc: str) -> str:
