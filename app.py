@@ -6,17 +6,20 @@ Owns nothing that must survive: runs are processes of their own, and pages only 
 import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
-from lab.show.ui import frame
+from lab.show.ui import frame, guide
 from lab.show.ui.chart import serve_plotly
 from lab.show.ui.words import told
 
 st.set_page_config(page_title="Serving lab", page_icon=frame.ICON, layout="wide")
 serve_plotly()
 
+guide.read_link()
+
 
 def leaf(file: str, title: str, icon: str, about: str) -> StreamlitPage:
     icon = f":material/{icon}:"
-    return st.Page(f"pages/{file}.py", title=title, icon=icon, help=about, default=file == "start")
+    shown = guide.visibility(file)
+    return st.Page(f"pages/{file}.py", title=title, icon=icon, help=about, default=file == "start", visibility=shown)
 
 
 page = st.navigation(
@@ -29,6 +32,7 @@ page = st.navigation(
             leaf("scheduling", "Continuous batching", "view_timeline", "Who shares a step of a language model"),
             leaf("memory", "Multi-model memory", "view_cozy", "What fits, who slows whom, and the cliff"),
             leaf("try_it", "Try it", "chat", "A prompt, and each token as it comes"),
+            leaf("drills", "Interview drills", "school", "Short questions from this machine's own runs"),
         ],
         "Run": [
             leaf("live", "Live run", "monitoring", "Watch a run and change it while it runs"),
@@ -38,10 +42,13 @@ page = st.navigation(
         "Decide": [
             leaf("compare", "Compare", "compare_arrows", "Two to six measurements, and whether one is really better"),
             leaf("cost", "Cost", "payments", "What an answer in time costs, at which price"),
+            leaf("review", "Design review", "fact_check", "Requirements, evidence, open questions, a decision"),
         ],
         "Set up": [leaf("system", "System", "dns", "Server, models and what is missing")],
     }
 )
 with told():
-    frame.show()
+    name = page.url_path or "start"
+    frame.show(name)
+    guide.bar(name)
     page.run()

@@ -24,6 +24,7 @@ COMMANDS = {
     "export": "write ended runs into MLflow",
     "mlflow": "MLflow's own page on what was exported, until Ctrl-C",
     "prices": "what an hour of which machine costs, by which source",
+    "cassette": "record a run as a small text file, play one back, or list those that come with the lab",
     "compare": "two to six runs against the first",
     "report": "one file for a review: HTML, or Markdown by its name",
     "selftest": "the lab measures itself against servers whose truth is known",

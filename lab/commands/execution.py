@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -40,9 +41,18 @@ def execute(
     if options.price is not None:
         find(options.price)  # before there is a run that cannot be priced
     preflight.check(experiment, url)
-    run_id = new_run_id(experiment.id) if options.run_id is None else _free(options.run_id)
+    run_id = new_run_id(experiment.id) if options.run_id is None else free(options.run_id)
     stop = runner.Stop().on_signals()
-    folder = runner.create(experiment, run_id, quick=quick, settings=options.settings, url=url, missing=missing)
+    bet = getattr(options, "bet", None)
+    folder = runner.create(
+        experiment,
+        run_id,
+        quick=quick,
+        settings=options.settings,
+        url=url,
+        missing=missing,
+        bet=None if bet is None else dataclasses.asdict(bet),
+    )
     for note in assumed:
         folder.event("assumed", text=note)
     say(f"run {folder.run_id}")
@@ -60,13 +70,18 @@ def execute(
         from lab.track import mlflow_export
 
         mlflow_export.start(folder.run_id)
-    tell(results.document(folder), folder.document["experiment"], options)
+    document, declared = results.document(folder), folder.document["experiment"]
+    tell(document, declared, options)
+    if bet is not None:
+        from lab.show import bets
+
+        say(bets.score(bet, *bets.judged(document, declared)).text)
     if failure is not None:
         raise failure
     return INTERRUPTED if stop() else 0
 
 
-def _free(run_id: str) -> str:
+def free(run_id: str) -> str:
     """The run id that was asked for, if a run can be made under it."""
     from lab.home import home
     from lab.run.folder import RUN_ID

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 
 from lab.commands.execution import add_run_options, execute
+from lab.errors import InputError
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("experiment")
     parser.add_argument("--quick", action="store_true", help="a minute or two, rough figures")
     parser.add_argument("--repeats", type=int)
+    parser.add_argument("--bet", metavar="DIRECTION:SIZE", help="what you expect: more:2x, same; scored after")
     add_run_options(parser)
 
 
@@ -22,4 +24,11 @@ def run(options: argparse.Namespace) -> int:
     chosen = settle(experiment(options.experiment), [parse_setting(s) for s in options.settings], quick=options.quick)
     if options.repeats is not None:
         chosen = set_path(chosen, "repeats", options.repeats)
+    if options.bet is None:
+        return execute(chosen, options, quick=options.quick)
+    from lab.show import bets
+
+    if chosen.judge is None:
+        raise InputError(f"--bet {options.bet!r}: {chosen.id} compares nothing, so there is nothing to bet on")
+    options.bet = bets.Bet.read(options.bet)
     return execute(chosen, options, quick=options.quick)

@@ -94,9 +94,14 @@ class RunFolder:
 
     @classmethod
     def open(cls, run_id: str) -> RunFolder:
-        """The run called `run_id`. FolderError, one line, when there is none or it cannot be read."""
+        """The run called `run_id`, or the recording of that id. FolderError, one line, when there is none or it cannot
+        be read."""
         path = _path(run_id)
         if not path.is_dir():
+            from lab.run import cassette  # which stands on this module
+
+            if (recorded := cassette.opened(run_id)) is not None:
+                return recorded
             raise FolderError(f"there is no run {run_id!r}; `python -m lab runs` lists what there is")
         document = _object(path / "run.json")
         version = document.get("schema_version")

@@ -27,10 +27,10 @@ STOP_LIMIT_S = 15.0
 PROJECT = Path(__file__).parents[2]
 
 
-def start(experiment_id: str, settings: list[str], quick: bool, run_id: str) -> str:
-    """Start the experiment in a process of its own and return once its folder is there. InputError or RunError with
-    the process's own line when it refuses."""
-    arguments = ["run", experiment_id, *(["--quick"] if quick else [])]
+def start(experiment_id: str, settings: list[str], quick: bool, run_id: str, bet: str | None = None) -> str:
+    """Start the experiment in a process of its own and return once its folder is there; `bet` is kept in it. InputError
+    or RunError with the process's own line when it refuses."""
+    arguments = ["run", experiment_id, *(["--quick"] if quick else []), *([f"--bet={bet}"] if bet else [])]
     return _spawn([*arguments, *(f"--set={setting}" for setting in settings)], run_id)
 
 
@@ -45,6 +45,11 @@ def start_live(model: ModelSpec, run_id: str, *, rate_rps: float = 50.0, duratio
 def start_load(arguments: Sequence[str], run_id: str) -> str:
     """`lab load` with these arguments in a process of its own."""
     return _spawn(["load", *arguments], run_id)
+
+
+def replay(cassette: str, run_id: str) -> str:
+    """Play a cassette in a process of its own, as a run that grows; returns once its folder is there."""
+    return _spawn(["cassette", "play", cassette], run_id)
 
 
 def stop(run_id: str) -> None:

@@ -63,6 +63,8 @@ def _kept(folder: RunFolder) -> dict[str, Any] | None:
         return None
     if kept is None or not {"run", "cells", "verdict", "problems"} <= kept.keys():
         return None
+    if recorded := folder.document.get("recorded"):
+        return _of_a_recording(kept, recorded)
     # What an older lab kept lacks the figures that were added since.
     known = Summary.__dataclass_fields__.keys()
     if not all(known <= cell["summary"].keys() for cell in kept["cells"]):
@@ -71,6 +73,16 @@ def _kept(folder: RunFolder) -> dict[str, Any] | None:
     steps = [cell.get("step") or {} for cell in kept["cells"]]
     named = any(step.get("limiting") for step in steps)
     return None if named and any(step.get("fraction", 0.0) > 1 for step in steps) else kept
+
+
+def _of_a_recording(kept: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Any]:
+    """Its figures stand: they were made of all records, of which only a part may be here."""
+    text = (
+        f"This was recorded, not run here: on {recorded['machine']}, {recorded['created_utc'][:10]}, with the lab at "
+        f"commit {recorded['commit']}."
+    )
+    problem = {"code": "recorded", "text": text, "remedy": "Run it here for figures of your own.", "blocks": None}
+    return {**kept, "problems": [problem, *kept["problems"]]}
 
 
 def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, Any]:

@@ -62,9 +62,10 @@ def create(
     settings: list[str],
     url: str | None,
     missing: Sequence[dict[str, Any]] = (),
+    bet: dict[str, str | None] | None = None,
 ) -> RunFolder:
     """The run folder with everything that is known before anything runs. `missing`: levels that are left out because
-    this machine lacks what they need (lab/run/devices.py)."""
+    this machine lacks what they need (lab/run/devices.py); `bet`: what its user expects (lab/show/bets.py)."""
     return RunFolder.create(
         run_id,
         {
@@ -76,6 +77,7 @@ def create(
             "url": url,
             "missing": list(missing),
             "environment": environment(),
+            **({} if bet is None else {"bet": bet}),
         },
     )
 

@@ -12,6 +12,7 @@ from lab.measure.quality import Quality
 from lab.measure.records import Requests, Window
 from lab.measure.segments import Block
 from lab.measure.sides import Side
+from lab.run import passport
 from lab.run.folder import RunFolder
 from lab.spec import Experiment, ModelSpec, Slo, parse
 
@@ -45,6 +46,12 @@ def side(name: Name, document: Mapping[str, Any], *, like: Mapping[str, Any] | N
     `like` (those of the baseline's cell), else the first. FolderError when the run cannot be read, InputError when it
     has no such cell."""
     folder = RunFolder.open(name.run_id)
+    recorded = folder.document.get("recorded")
+    if recorded and recorded["requests_one_in"] > 1:
+        raise InputError(
+            f"run {name}: only 1 in {recorded['requests_one_in']} requests of this recording is kept, too few to "
+            "compare; allowed: runs of this machine, and recordings of all requests"
+        )
     levels = cells(folder)
     if name.cell is not None and name.cell >= len(levels):
         raise InputError(f"run {name}: it has the cells 0 to {len(levels) - 1}")
@@ -78,6 +85,7 @@ def _side(folder: RunFolder, number: int, alone: bool, document: Mapping[str, An
         summaries=[cell["summary"] for cell in own],
         changed=any(problem["code"] == "changed" for problem in document["problems"]),
         quality=_quality(document, own[0].get("format") if own else None),
+        noise=passport.read(folder.document.get("environment") or {}),
     )
 
 

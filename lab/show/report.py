@@ -105,6 +105,7 @@ def report(
         sections.append(Section(f"Run it again{of}", [Code(_command(folder)), _hashes(folder)]))
     experiment = folders[0].document["experiment"]
     title = f"{experiment.get('title') or experiment['id']} on {experiment['model']['name']}"
+    title += " (recorded elsewhere)" if folders[0].document.get("recorded") else ""
     said = claim or str(experiment["hypothesis"])
     return Report(title, said, verdict, tuple(folder.run_id for folder in folders), sections)
 

@@ -1,38 +1,13 @@
-"""The first blocks of an experiment's page: the question, the bet, and the run of A against B."""
+"""The form of an experiment's page: the run of A against B."""
 
 from __future__ import annotations
 
 import streamlit as st
 
-from lab.measure.words import objective_label
 from lab.run.plan import settle
-from lab.show import bets
-from lab.show.ui import reads, runs
+from lab.show.ui import betting, reads, runs
 from lab.show.ui.topic import Topic
-from lab.spec import Experiment, Slo, parse_setting
-
-
-def predict(topic: Topic, slo: Slo) -> tuple[str | None, str]:
-    """The bet on how many requests meet `slo`: which way and how much. It lives in the URL, so it stays with the run
-    that it was placed on."""
-    st.markdown(topic.bet.format(objective=objective_label(slo)))
-    direction = st.segmented_control(
-        topic.counted,
-        bets.DIRECTIONS,
-        key=f"{topic.prefix}_bet",
-        bind="query-params",
-        label_visibility="collapsed",
-    )
-    if direction in (None, bets.DIRECTIONS[1]):
-        return direction, bets.SIZES[0]
-    size = st.select_slider(
-        "How many times as many, or as few",
-        bets.SIZES,
-        value="2×",
-        key=f"{topic.prefix}_size",
-        bind="query-params",
-    )
-    return direction, size
+from lab.spec import Experiment, parse_setting
 
 
 def run_form(topic: Topic, experiment: Experiment) -> Experiment:
@@ -58,7 +33,8 @@ def run_form(topic: Topic, experiment: Experiment) -> Experiment:
         disabled=bool(going),
         width="stretch",
     ):
-        runs.start(topic.experiment, settings, quick=depth != "whole", page=topic.page)
+        bet = betting.placed(topic)
+        runs.start(topic.experiment, settings, quick=depth != "whole", page=topic.page, bet=bet)
     return settle(experiment, [parse_setting(setting) for setting in settings], quick=depth != "whole")
 
 

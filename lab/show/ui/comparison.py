@@ -16,11 +16,10 @@ from lab.measure.answers import all_equal
 from lab.measure.words import NOT_MEASURED, format_metric, metric_label
 from lab.run.folder import RunFolder
 from lab.run.text import doubt
-from lab.show import bets
 from lab.show.charts import levels
 from lab.show.charts.figure import Chart
 from lab.show.grid import Grid, brief, forbidding, middle, why_missing
-from lab.show.ui import asking, chart, pricing, reads, runs
+from lab.show.ui import asking, betting, chart, guide, pricing, reads, runs
 from lab.show.ui.cards import Card, cards
 from lab.show.ui.topic import Seen, Topic
 from lab.show.ui.words import badge, told, why_ended
@@ -55,7 +54,7 @@ def page(topic: Topic) -> None:
         st.subheader("Predict")
         # The objective of the run that scores the bet: the one shown, else the one that the button starts.
         slo = asked.slo if folder is None else parse(Slo, folder.document["experiment"]["slo"])
-        prediction = asking.predict(topic, slo)
+        betting.predict(topic, slo)
     st.subheader("What happened")
     if folder is None:
         st.info(
@@ -74,7 +73,7 @@ def page(topic: Topic) -> None:
     document = reads.document(folder)
     if status.state != "done":
         st.warning(why_ended(status, document), icon=":material/incomplete_circle:")
-    seen = _happened(topic, folder, document, prediction)
+    seen = _happened(topic, folder, document)
     if seen is not None:
         st.subheader("Why")
         _why(topic, seen)
@@ -106,21 +105,22 @@ def _waiting(topic: Topic, folder: RunFolder) -> None:
     tick()
 
 
-def _happened(topic: Topic, folder: RunFolder, document: dict[str, Any], bet: tuple[str | None, str]) -> Seen | None:
+def _happened(topic: Topic, folder: RunFolder, document: dict[str, Any]) -> Seen | None:
     """Headline, score, figures and charts; what they show, None when nothing was measured."""
     judge = folder.document["experiment"]["judge"]
     grid = Grid.of(document, judge["factor"], judge["baseline"])
-    _headline(document)
+    if guide.hides("verdicts"):
+        st.caption("What was found is hidden by this link (hide=verdicts): read the charts, and say it yourself.")
+    else:
+        _headline(document)
     if not grid.levels:
         return None
     comparable = grid.comparable(document, judge["primary"])
-    decides = grid.highest(comparable or grid.loads)  # where a comparison may say something; the bet is scored there
+    decides = grid.highest(comparable or grid.loads)  # where a comparison may say something
     level, load = _choose(topic, grid, decides, comparable.get(decides))
     seen = Seen(folder, document, grid, level, load)
-    if bet[0]:
-        right_way, sentence = bets.score(bet[0], bet[1], grid.effect(document, level, decides, judge["primary"]))
-        icon = {True: ":material/check:", False: ":material/close:", None: ":material/help:"}[right_way]
-        st.markdown(f"{icon} {sentence}")
+    if not guide.hides("verdicts"):
+        betting.told(topic, folder, document)
     for name in dict.fromkeys((level, grid.baseline)):
         for text in forbidding(grid.at(name, load)):
             st.markdown(f":orange-badge[:material/report: No verdict on these figures] {name}: {text}")

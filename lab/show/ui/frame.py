@@ -26,7 +26,9 @@ def with_app() -> None:
         st.rerun()
 
 
-def show() -> None:
+def show(page: str) -> None:
+    """The frame of `page`, the name of a file in pages/."""
+    st.session_state["recorded"] = None  # until the page shows a recorded run (lab.show.ui.cassettes)
     st.logo((HERE / "logo.svg").read_text(), size="large")
     st.html(HERE / "style.css")
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", key="strip"):

@@ -14,7 +14,7 @@ from lab.errors import LabError
 from lab.measure.sides import LETTERS, MOST
 from lab.run.folder import RunFolder
 from lab.run.sides import Name
-from lab.show.ui import reads, runs
+from lab.show.ui import cassettes, reads, runs
 from lab.show.ui.words import when
 
 MOST_LISTED = 500
@@ -22,7 +22,7 @@ MOST_LISTED = 500
 
 def run(label: str, key: str) -> RunFolder | None:
     """The run in the link, else the newest that was measured, with a choice of another; None when there is none."""
-    lines = _ended()
+    lines = _ended() or reads.recorded_lines()
     folder = runs.chosen(lambda line: line in lines)
     newest = reads.newest_measured(lines) if folder is None else None
     if folder is None and newest is None:
@@ -37,13 +37,16 @@ def run(label: str, key: str) -> RunFolder | None:
         runs.remember(st.session_state[key])
 
     st.selectbox(label, list(known), key=key, format_func=known.__getitem__, on_change=go)
-    return folder or RunFolder.open(chosen)
+    if folder is None:
+        folder = RunFolder.open(chosen)
+        cassettes.told(folder)
+    return folder
 
 
 def names() -> list[Name]:
     """The baseline and the others, as the link has them and as the two choices below change them. Those that lead
     nowhere are told, and left out."""
-    lines = _ended()
+    lines = _ended() or reads.comparable_recordings()
     known = {line.run_id: _words(line) for line in lines}
     base, others = _asked(lines)
     listed = {**known, **{str(name): _named(name, known) for name in (*filter(None, [base]), *others)}}
@@ -63,7 +66,9 @@ def names() -> list[Name]:
         on_change=_write,
         placeholder="Choose runs to compare with the baseline",
     )
-    return [*filter(None, [base or Name(options[0])]), *others]
+    chosen = [*filter(None, [base or Name(options[0])]), *others]
+    cassettes.told(*(RunFolder.open(name.run_id) for name in chosen))
+    return chosen
 
 
 def cell(name: Name, place: int, levels: Sequence[str], chosen: int) -> None:

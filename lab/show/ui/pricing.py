@@ -23,7 +23,7 @@ def choose(environment: Mapping[str, Any], device: str) -> Price:
     """A choice among all prices, kept in the link and for the session; at first the price of the machine that was
     measured, or the nearest thing to it."""
     rows = {price.id: price for price in prices.catalogue()}
-    likely = min(rows.values(), key=lambda price: _distance(price, environment, device)).id
+    likely = nearest(environment, device).id
     asked = st.query_params.get(KEY)
     if asked is not None and asked not in rows:
         st.caption(f":material/info: There is no price `{asked[:80]}` in this list; this is another one.")
@@ -48,6 +48,11 @@ def chosen() -> Price | None:
     """The price that this session chose; None while it chose none, or when the list has it no more."""
     price_id = st.session_state.get("price")
     return next((price for price in prices.catalogue() if price.id == price_id), None)
+
+
+def nearest(environment: Mapping[str, Any], device: str) -> Price:
+    """The price of the machine that was measured, or of the nearest thing to it."""
+    return min(prices.catalogue(), key=lambda price: _distance(price, environment, device))
 
 
 def told(

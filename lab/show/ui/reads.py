@@ -14,7 +14,7 @@ import streamlit as st
 from lab.errors import InputError, LabError
 from lab.measure.quality import Quality, Sensitivity
 from lab.measure.words import plural
-from lab.run import catalogue, quality, results
+from lab.run import cassette, catalogue, quality, results
 from lab.run.folder import RunFolder, RunInfo, runs
 from lab.run.live import LiveView
 from lab.run.status import ACTIVE
@@ -38,6 +38,8 @@ class RunLine:
     cells: int
     quick: bool
     message: str
+    recorded: bool = False
+    bet: bool = False
 
     @property
     def active(self) -> bool:
@@ -48,7 +50,7 @@ class RunLine:
         """ "KV cache on llm, quick", or why nothing more is known."""
         if not self.experiment:
             return self.message or "unreadable"
-        return f"{self.title} on {self.model}{', quick' if self.quick else ''}"
+        return f"{self.title} on {self.model}{', quick' if self.quick else ''}{', recorded' if self.recorded else ''}"
 
 
 @st.cache_data(ttl=2.0, show_spinner=False)
@@ -76,7 +78,25 @@ def _line(info: RunInfo) -> RunLine:
         len(info.document.get("cells", ())),
         bool(info.document.get("quick")),
         info.message,
+        bool(info.document.get("recorded")),
+        "bet" in info.document,
     )
+
+
+@st.cache_data(show_spinner=False)
+def recorded_lines() -> list[RunLine]:
+    """The recordings that come with the lab, as runs that are done."""
+    return [
+        RunLine(m.run, "done", m.created_utc, m.experiment, m.title, m.model, 1, False, "", recorded=True)
+        for m in cassette.shipped().values()
+    ]
+
+
+@st.cache_data(show_spinner=False)
+def comparable_recordings() -> list[RunLine]:
+    """Those of them of which every request was kept."""
+    whole = {m.run for m in cassette.shipped().values() if m.requests_one_in == 1}
+    return [line for line in recorded_lines() if line.run_id in whole]
 
 
 def active_runs() -> list[RunLine]:

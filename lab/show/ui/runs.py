@@ -13,7 +13,8 @@ import streamlit as st
 from lab.errors import FolderError, LabError
 from lab.run import launch
 from lab.run.folder import RunFolder, new_run_id
-from lab.show.ui import reads
+from lab.show.bets import Bet
+from lab.show.ui import cassettes, reads
 from lab.spec import ModelSpec
 
 PAGES = {
@@ -34,13 +35,14 @@ def link(run_id: str, experiment_id: str, label: str, *, active: bool = False, d
 
 
 def chosen(fits: Callable[[reads.RunLine], bool] = lambda line: True) -> RunFolder | None:
-    """The run in the URL; else the one this session saw last, else one that goes on, if it `fits` the page.
+    """The run in the URL; else the one this session saw last, else one that goes on, if it `fits` the page; else, where
+    no run of this machine does, a recorded one.
 
     An id that leads nowhere is told on the page, with a way on, and gives None."""
     asked = st.query_params.get("run")
     run_id = asked or _likely(fits)
     if run_id is None:
-        return None
+        return cassettes.instead(fits)
     try:
         folder = RunFolder.open(run_id)
     except FolderError as error:
@@ -49,6 +51,7 @@ def chosen(fits: Callable[[reads.RunLine], bool] = lambda line: True) -> RunFold
             st.page_link("pages/runs.py", label="See the runs there are", icon=":material/list:")
         return None
     remember(run_id)
+    cassettes.told(folder)
     return folder
 
 
@@ -59,14 +62,25 @@ def remember(run_id: str) -> None:
         st.query_params["run"] = run_id
 
 
-def start(experiment_id: str, settings: Sequence[str], quick: bool, page: str) -> None:
-    """Start a run and go to `page`; one line on the page when it is refused."""
-    _begin(experiment_id, page, lambda run_id: launch.start(experiment_id, list(settings), quick, run_id))
+def start(experiment_id: str, settings: Sequence[str], quick: bool, page: str, bet: Bet | None = None) -> None:
+    """Start a run, its user's bet in it, and go to `page`; one line on the page when it is refused."""
+
+    def begin(run_id: str) -> None:
+        launch.start(experiment_id, list(settings), quick, run_id, None if bet is None else str(bet))
+        if bet is not None:
+            st.session_state.setdefault("bets_of_session", []).append(run_id)
+
+    _begin(experiment_id, page, begin)
 
 
 def start_load(arguments: Sequence[str]) -> None:
     """Start `lab load` with these arguments and watch it."""
     _begin("given", "pages/live.py", lambda run_id: launch.start_load(arguments, run_id))
+
+
+def replay(name: str) -> None:
+    """Play the lab's own recording of that name and watch it."""
+    _begin(f"replay-{name}", "pages/live.py", lambda run_id: launch.replay(name, run_id))
 
 
 def start_live(model: ModelSpec, rate_rps: float) -> None:
