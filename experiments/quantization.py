@@ -1,9 +1,10 @@
 """Weights in fewer bits: what each format buys in speed, and what it costs in memory and quality.
 
 A language model in seven formats, for one user at a time and for eight: a format is a precision and how its weights
-were found. int8 is weights and activations in 8 bits, int8_weight and int4 are weights only; rtn rounds to the nearest,
-gptq and awq look at calibration texts first. Fewer bits are fewer bytes to read, which is what one user waits for, and
-more work to undo them, which is what eight users wait for: so the order of the formats changes with the load.
+were found. int8 is weights and activations in 8 bits, int4 weights in 4 and activations in 8, int8_weight weights only;
+rtn rounds to the nearest, gptq and awq look at calibration texts first. Fewer bits are fewer bytes to read, which is
+what one user waits for, and more work to undo them, which is what eight users wait for: so the order of the formats
+changes with the load.
 
 The quality of each format is evaluated once, which takes about a minute each, and kept for later runs.
 

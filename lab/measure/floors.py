@@ -3,7 +3,7 @@
 A step reads every weight and the keys and values of every running sequence once, and multiplies each weight with each
 row: two limits, of which the longer is the floor (the roofline of Williams, Waterman and Patterson, 2009). With few
 rows reading is it, which is why rows that share a step are nearly free, and why fewer bits a weight are faster. With
-many rows arithmetic is it, and there only the format counts that is multiplied: weights that are 4 bits in memory and
+many rows arithmetic is it, and there only the format counts that is multiplied: weights that are 8 bits in memory and
 bfloat16 in the multiplication cost what bfloat16 costs, and turning them into it besides. A step below its floor is an
 error of the measurement or of the probe (lab/watch/probe.py), never a fast model.
 """
@@ -24,7 +24,7 @@ ARITHMETIC: Mapping[Precision, str] = {
     "fp16": "fp16",
     "int8": "int8",
     "int8_weight": "bf16",
-    "int4": "bf16",
+    "int4": "int8",
 }
 """What a format multiplies in (lab/serve/models/formats.py)."""
 

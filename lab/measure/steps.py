@@ -24,9 +24,9 @@ TOO_QUICK = (
 )
 """All that is said of floors where a step was below its own."""
 REST: Mapping[Precision, str] = {
-    "int8": "rounding every token's activations to 8 bits and scaling every sum back",
+    "int8": "rounding every token's activations to 8 bits and scaling every group's sums back",
     "int8_weight": "turning 8 bits into bfloat16 in registers, for every weight in every step",
-    "int4": "turning 4 bits into bfloat16 in registers, for every weight in every step",
+    "int4": "turning 4 bits into bytes, rounding activations to 8 bits and scaling every group's sums back",
 }
 """What a format does besides reading and multiplying."""
 PLAIN = "the operations between the matrices, which no format makes fewer"

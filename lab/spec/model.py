@@ -115,8 +115,8 @@ class ModelSpec(Value):
 
     @model_validator(mode="after")
     def _precision_fits(self) -> ModelSpec:
-        """A precision names weights and activations: int8 is both in 8 bits (activations by token, while serving),
-        int8_weight and int4 are weights only."""
+        """A precision names weights and activations: int8 is both in 8 bits (activations while serving), int4 weights
+        in 4 and activations in 8, int8_weight weights only."""
         if self.precision not in PRECISIONS[self.family]:
             raise ValueError(
                 f"precision {self.precision!r} with family {self.family}; allowed: {', '.join(PRECISIONS[self.family])}"

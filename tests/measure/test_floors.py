@@ -38,7 +38,7 @@ def test_fewer_bits_are_read_sooner_and_computed_no_sooner():
 def test_what_a_format_is_multiplied_in():
     machine = Machine(BANDWIDTH, {"bf16": 1.0, "int8": 4.0})
     found = [machine.arithmetic(p) for p in ("bf16", "int4", "int8_weight", "int8", "fp32")]
-    assert found == [1.0, 1.0, 1.0, 4.0, None]
+    assert found == [1.0, 4.0, 1.0, 4.0, None]
 
 
 def test_the_fraction_that_a_step_reaches():

@@ -92,8 +92,8 @@ def test_int4(rows: int, columns: int, group: int) -> None:
             header = word(packed, row, which * (group // 8 + 1))
             assert abs(as_float(header) / matrix.scale[row, which] - 1) < 2e-6
             assert header & 0xF == matrix.zero[row, which]
-            place, odd = divmod(column % 8, 2)
-            q = word(packed, row, step + which + 1) >> 4 * place + 16 * odd & 0xF
+            high, byte = divmod(column % 8, 4)
+            q = word(packed, row, step + which + 1) >> 8 * byte + 4 * high & 0xF
             assert q == matrix.values[row, column]
 
 

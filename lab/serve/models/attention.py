@@ -104,7 +104,7 @@ def remember(
 @njit
 def level_scale(values: Any, count: Any, scales: Any, at: Any) -> Any:
     """Puts down the scale that spreads the values over 127 levels to either side; by what to multiply them."""
-    largest = largest_of(values, count)
+    largest = largest_of(values[:count])
     scales[at] = largest / LEVEL_MOST
     return LEVEL_MOST / largest if largest > 0 else np.float32(0)
 
@@ -144,7 +144,7 @@ def attend(
         for block in range((count + BLOCK - 1) // BLOCK):
             at = keys + block * words
             tile(matrix, n, cache.words, at, queries, q, sums)
-            scale(matrix, cache.words, at, queries, q, sums, n)
+            scale(matrix, cache.words, at, sums, n)
             for i in range(n):
                 line = scores[q + i, block * BLOCK : (block + 1) * BLOCK]
                 for lane in range(BLOCK):

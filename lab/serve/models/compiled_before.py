@@ -1,4 +1,4 @@
-"""What numba compiled, kept on disk for the next process: a served model loads in one second instead of ten.
+"""What numba compiled, kept on disk for the next process: a served model loads in one second instead of 25.
 
 numba's own cache goes by a source file's place and time. Triton gets copies of these modules, one a model, and a
 module's compiled code contains that of the modules it calls; so here it goes by the content of all of them. And by the

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .compiled_decoder import CompiledDecoder
 
 ACTIVATIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-"""By precision; with quantized weights they are bfloat16."""
+"""By precision; with quantized weights they are bfloat16 between the matrices."""
 NAMES = {dtype: name for name, dtype in ACTIVATIONS.items()}
 
 Attend = Callable[[int, Tensor], Tensor]

@@ -5,12 +5,13 @@ A step of a tile is 128 bytes: four of each of a block's rows. Those four hold
     BF16          2 columns    bfloat16, the even column low
     INT8          4 columns    weight + 128, a byte each; before a block's first step stand its rows' 32 scales
     INT8_WEIGHT   4 columns    sign and magnitude, a byte each, the columns' pairs apart (`byte_at`); scales likewise
-    INT4          8 columns    0 to 15, column 2i at bit 4i and column 2i + 1 at bit 16 + 4i; before each group's first
-                               step stand its rows' scales, whose lowest four bits give way to the zero point:
-                               that moves a scale by a millionth and saves a fifth of what scales and zeros take
+    INT4          8 columns    0 to 15, of byte i column i in the low nibble and column 4 + i in the high one; before
+                               each group's first step stand its rows' scales, whose lowest four bits give way to the
+                               zero point: that moves a scale by a millionth and saves a fifth of what both take
 
-INT8 multiplies by activations in 8 bits, the other three by activations in bfloat16: INT8_WEIGHT and INT4 become it in
-registers. Matrices of one model may differ in format. See tiles.py for the arithmetic. Imports nothing of lab.
+INT8 and INT4 multiply by activations in 8 bits that share a scale by group, the other two by activations in bfloat16,
+which INT8_WEIGHT becomes in registers. INT4's groups are its weights', INT8's are of GROUP columns. Matrices of one
+model may differ in format. See tiles.py for the arithmetic. Imports nothing of lab.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ import numpy as np
 LANES = 16  # float32 sums in a register
 BLOCK = 2 * LANES
 """Rows of a tile: two registers, so that a vector's word, once loaded, is used twice."""
+
+GROUP = 64
+"""Columns of activations that share a scale in INT8: one that is large spoils the others of its group only."""
 
 BF16, INT8, INT8_WEIGHT, INT4 = range(4)
 COLUMNS = (2, 4, 4, 8)
@@ -86,7 +90,7 @@ class Packed:
     words: np.ndarray  # uint32 [blocks, words of a block]
     format: int
     steps: int  # of a block
-    group: int  # steps of a group, INT4 only
+    group: int  # steps of a group of activations, INT8 and INT4 only
 
 
 def pack(matrix: Matrix) -> Packed:
@@ -107,7 +111,8 @@ def pack(matrix: Matrix) -> Packed:
     scales = scales.reshape(-1, BLOCK, groups).transpose(0, 2, 1)  # [blocks, groups, BLOCK]
     grouped = blocks.reshape(len(blocks), groups, -1)
     words = np.concatenate([scales, grouped], axis=2).reshape(len(blocks), -1)
-    return Packed(words, matrix.format, steps, steps // groups if matrix.format == INT4 else 0)
+    group = {INT8: GROUP // width, INT8_WEIGHT: 0, INT4: steps // groups}[matrix.format]
+    return Packed(words, matrix.format, steps, group)
 
 
 def block_words(format: int, steps: int, group: int) -> int:
@@ -149,10 +154,8 @@ def _int8_weight_lanes(values: np.ndarray) -> np.ndarray:
 
 
 def _int4_lanes(values: np.ndarray) -> np.ndarray:
-    eights = values.astype(np.uint32).reshape(len(values), -1, 4, 2)
-    shifts = np.arange(0, 16, 4, dtype=np.uint32)[:, None] + np.array([0, 16], np.uint32)
-    lanes: np.ndarray = (eights << shifts).sum(axis=(2, 3), dtype=np.uint32)
-    return lanes
+    low, high = values.reshape(len(values), -1, 2, 4).transpose(2, 0, 1, 3)
+    return np.ascontiguousarray(low | high << 4).reshape(len(values), -1).view(np.uint32)
 
 
 _LANES = (_bf16_lanes, _int8_lanes, _int8_weight_lanes, _int4_lanes)

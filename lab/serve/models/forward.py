@@ -4,7 +4,7 @@ Torch would need some 400 operations for a step of SmolLM2 that each read and wr
 each. Here a step is one call, and per layer the threads meet five times (pieces.py). A piece is 32 rows of a weight
 matrix (kernels.py) or a head of attention.
 
-numba compiles `forward` at its first call for the processor it finds (about 10 s), and keeps the result on disk (see
+numba compiles `forward` at its first call for the processor it finds (about 25 s), and keeps the result on disk (see
 compiled_before.py).
 """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 
 LEVELS = 127
 """To either side of 0."""
@@ -23,6 +23,14 @@ def in_levels(x: Tensor) -> tuple[Tensor, Tensor]:
     x = x.float()
     largest = x.abs().amax(dim=-1, keepdim=True).clamp_min_(LEAST)
     return (x * (LEVELS / largest)).round_().to(torch.int8), largest / LEVELS
+
+
+def rounded_by_group(x: Tensor, group: int) -> Tensor:
+    """x [..., n] with every `group` columns of a row (the last may be fewer) rounded as in_levels would: float32."""
+    width = x.shape[-1]
+    groups = pad(x.float(), (0, -width % group)).view(*x.shape[:-1], -1, group)
+    levels, scale = in_levels(groups)
+    return (levels * scale).flatten(-2)[..., :width]
 
 
 class Int8Linear:

@@ -17,7 +17,7 @@ from numba import njit
 from .formats import BF16, BLOCK, INT4, INT8, INT8_WEIGHT, LANES
 from .pieces import finish, take, wait
 from .tiles import FEW, LEVELS, TILE, tile_bf16, tile_int4, tile_int8, tile_int8_weight
-from .vector_code import bits, expanded, from_bits, nearest, rounded
+from .vector_code import bits, from_bits, nearest, rounded
 
 ONE, HALF = np.float32(1), np.float32(0.5)
 LOG2_E, LN_2 = np.float32(1.4426950408889634), np.float32(0.6931471805599453)
@@ -36,7 +36,7 @@ class Placed(NamedTuple):
     at: Any  # the word where it begins
     format: Any
     steps: Any  # of a block
-    group: Any  # steps that share a scale, INT4 only
+    group: Any  # steps of activations that share a scale, INT8 and INT4 only
 
 
 @njit(inline="always")
@@ -84,9 +84,8 @@ def at_once(rows: Any) -> Any:
 def tile(
     matrix: Any, n: Any, arena: Any, at: Any, x: Any, row: Any, sums: Any, ahead: Any = AHEAD, stride: Any = 4 * BLOCK
 ) -> None:
-    """The block at word `at`, of a matrix like `matrix`, times rows `row` to `row + n` of x; n as
-    `at_once` gives. For
-    INT8 and INT8_WEIGHT the scales are still to be applied."""
+    """The block at word `at`, of a matrix like `matrix`, times rows `row` to `row + n` of x; n as `at_once` gives.
+    The scales that stand before a block are still to be applied."""
     format, steps, group = matrix.format, matrix.steps, matrix.group
     if format == BF16:
         tile_bf16(n, arena, at, x, row, steps, group, sums, ahead, stride)
@@ -99,22 +98,21 @@ def tile(
 
 
 @njit
-def scale(matrix: Any, arena: Any, at: Any, x: Any, row: Any, sums: Any, n: Any) -> None:
+def scale(matrix: Any, arena: Any, at: Any, sums: Any, n: Any) -> None:
     """The scales of the block at word `at` applied to a tile's sums, where the tile has not done it."""
     if matrix.format != INT8 and matrix.format != INT8_WEIGHT:
         return
     scales = arena[at : at + BLOCK].view(np.float32)
     for i in range(n):
-        own = from_bits(np.int32(x[row + i, 1])) if matrix.format == INT8 else ONE
-        for lane in range(BLOCK):
-            sums[i, lane] *= scales[lane] * own
+        for lane in range(len(scales)):
+            sums[i, lane] *= scales[lane]
 
 
 @njit
 def store(sums: Any, n: Any, out: Any, row: Any, block: Any) -> None:
     for i in range(n):
         line = out[row + i, block * BLOCK : (block + 1) * BLOCK]
-        for lane in range(BLOCK):
+        for lane in range(len(line)):  # LLVM makes vectors of a loop unless it knows that it is a short one
             line[lane] = sums[i, lane]
 
 
@@ -122,11 +120,11 @@ def store(sums: Any, n: Any, out: Any, row: Any, block: Any) -> None:
 def add(sums: Any, n: Any, out: Any, row: Any, block: Any) -> None:
     for i in range(n):
         line = out[row + i, block * BLOCK : (block + 1) * BLOCK]
-        for lane in range(BLOCK):
+        for lane in range(len(line)):
             line[lane] += sums[i, lane]
 
 
-@njit(fastmath=True)
+@njit(fastmath=True, error_model="numpy")
 def swiglu(sums: Any, n: Any, out: Any, row: Any, block: Any) -> None:
     """silu(gate) × up, in bfloat16 (https://arxiv.org/abs/2002.05202)."""
     halves = out.view(np.uint16)
@@ -161,7 +159,7 @@ def product(
             tile(matrix, n, arena, at, x, row, sums, ahead, stride)
             if passes > 1:
                 ahead += matrix.steps * stride
-            scale(matrix, arena, at, x, row, sums, n)
+            scale(matrix, arena, at, sums, n)
             if end == STORE:
                 store(sums, n, out, row, block)
             elif end == ADD:
@@ -193,9 +191,9 @@ def norm(x: Any, row: Any, weight: Any, eps: Any, out: Any) -> None:
 def enter(matrix: Any, values: Any, columns: Any, out: Any, row: Any) -> None:
     """out[row] ← the first `columns` of float32 `values` as such a matrix wants a vector, see tiles.py."""
     if matrix.format == INT8:
-        enter_levels(values, columns, matrix.steps, out[row])
+        enter_levels(values, columns, 4 * matrix.steps, 4 * matrix.group, -128, out[row])
     elif matrix.format == INT4:
-        enter_groups(values, matrix.steps // matrix.group, matrix.group, out[row])
+        enter_levels(values, columns, 8 * matrix.steps, 8 * matrix.group, -1, out[row])
     else:
         halves = out[row].view(np.uint16)
         for i in range(columns):
@@ -204,41 +202,34 @@ def enter(matrix: Any, values: Any, columns: Any, out: Any, row: Any) -> None:
 
 
 @njit
-def largest_of(values: Any, columns: Any) -> Any:
+def largest_of(values: Any) -> Any:
     """The largest magnitude. By its bits, whose order is that of whole numbers: those LLVM compares in vectors."""
     most = np.int32(0)
-    for i in range(columns):
+    for i in range(len(values)):
         magnitude = np.int32(bits(values[i]) & np.int32(0x7FFFFFFF))
         most = magnitude if magnitude > most else most
     return from_bits(most)
 
 
 @njit
-def enter_levels(values: Any, columns: Any, steps: Any, out: Any) -> None:
-    """In 127 levels to either side of 0, the outermost for the row's largest."""
-    largest = largest_of(values, columns)
-    inverse = LEVEL_MOST / largest if largest > 0 else np.float32(0)
-    levels, total = out[LEVELS:].view(np.int8), np.int32(0)
-    for i in range(columns):
-        level = nearest(values[i] * inverse)
-        levels[i] = level
-        total = np.int32(total + level)
-    levels[columns : 4 * steps] = 0
-    out[0] = np.uint32(-128 * total)
-    out[1] = np.uint32(bits(largest / LEVEL_MOST))
-
-
-@njit(fastmath=True)
-def enter_groups(values: Any, groups: Any, group: Any, out: Any) -> None:
-    columns, words = 8 * group, 4 * group + 1
-    for g in range(groups):
-        given, halves = values[g * columns : (g + 1) * columns], out[g * words + 1 : (g + 1) * words].view(np.uint16)
-        total = np.float32(0)
-        for i in range(columns):
-            half = rounded(given[i])
-            halves[i] = half
-            total += expanded(half)
-        out[g * words] = np.uint32(bits(total))
+def enter_levels(values: Any, columns: Any, whole: Any, group: Any, start: Any, out: Any) -> None:
+    """The first `columns` of `values`, zeros up to `whole`, by groups in 127 levels to either side of 0, the outermost
+    for a group's largest; a group's sums begin at `start` × the sum of its levels."""
+    words, first, at = LEVELS + group // 4, 0, 0
+    while first < whole:
+        size, given = min(group, whole - first), values[first : min(first + group, columns)]
+        levels = out[at + LEVELS : at + LEVELS + size // 4].view(np.int8)
+        largest, total = largest_of(given), np.int32(0)
+        inverse = LEVEL_MOST / largest if largest > 0 else np.float32(0)
+        for i in range(len(given)):
+            level = nearest(given[i] * inverse)
+            levels[i] = level
+            total = np.int32(total + level)
+        levels[len(given) :] = 0
+        out[at] = np.uint32(start * total)
+        out[at + 1] = np.uint32(bits(largest / LEVEL_MOST))
+        first += group
+        at += words
 
 
 @njit(inline="always")

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, layer_norm, linear
 
-from .int8 import in_levels
+from .formats import GROUP
+from .int8 import rounded_by_group
 from .quantized_reader import QuantizedMatrix, WeightsFolder
 
 
@@ -29,17 +30,16 @@ class Linear:
 
 class QuantizedLinear:
     """The same in 8 or 4 bits. The weight is made `dtype` anew for every product: that saves memory and costs time,
-    everywhere. `dynamic`: rows are rounded to 8 bits, too, each to its own scale."""
+    everywhere. `group`: columns of a row of x that are rounded to 8 bits together; None leaves x as it is."""
 
-    def __init__(self, matrix: QuantizedMatrix, dtype: torch.dtype, dynamic: bool) -> None:
+    def __init__(self, matrix: QuantizedMatrix, dtype: torch.dtype, group: int | None) -> None:
         self.bytes = matrix.bytes
         self.scale_bytes = 4 * matrix.scale.numel() + (0 if matrix.zero is None else matrix.zero.numel())
-        self._matrix, self._dtype, self._dynamic = matrix, dtype, dynamic
+        self._matrix, self._dtype, self._group = matrix, dtype, group
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self._dynamic:
-            levels, scale = in_levels(x)
-            x = (levels * scale).to(self._dtype)
+        if self._group is not None:
+            x = rounded_by_group(x, self._group).to(self._dtype)
         return linear(x, self._matrix.dequantized().to(self._dtype))
 
     def rows(self, numbers: Tensor) -> Tensor:
@@ -87,7 +87,10 @@ class Parts:
         found = [self._folder.matrix(name) for name in names]
         quantized = [matrix for matrix in found if isinstance(matrix, QuantizedMatrix)]
         if quantized:
-            return QuantizedLinear(QuantizedMatrix.stacked(quantized), self._dtype, self._folder.precision == "int8")
+            group = GROUP if quantized[0].bits == 8 else self._folder.group_size
+            if self._folder.precision == "int8_weight":
+                group = None
+            return QuantizedLinear(QuantizedMatrix.stacked(quantized), self._dtype, group)
         return Linear(torch.cat([matrix.to(self._dtype) for matrix in found if isinstance(matrix, Tensor)]))
 
     def norm(self, name: str) -> RMSNorm:

@@ -1,7 +1,7 @@
 """A model's weights as the compiled decoder reads them: every matrix packed (formats.py), all in one piece of memory.
 
-The format follows from the folder: bfloat16 where a matrix is not quantized, INT4 in 4 bits, and in 8 bits INT8 (its
-activations are rounded to 8 bits, too) or, where the precision asks for weights only, INT8_WEIGHT.
+The format follows from the folder: bfloat16 where a matrix is not quantized, INT4 in 4 bits and INT8 in 8 (both with
+activations rounded to 8 bits), or INT8_WEIGHT where the precision asks for weights only.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _format(folder: WeightsFolder, part: _Part) -> int:
 def _format_of(folder: WeightsFolder, bits: int | None) -> int:
     if bits is None:
         return BF16
-    return INT4 if bits == 4 else INT8 if folder.precision == "int8" else INT8_WEIGHT
+    return INT4 if bits == 4 else INT8_WEIGHT if folder.precision == "int8_weight" else INT8
 
 
 def _matrix(folder: WeightsFolder, name: str) -> Matrix:

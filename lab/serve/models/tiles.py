@@ -9,17 +9,17 @@ It multiplies 32 rows of a matrix (formats.py) by up to TILE vectors. Lanes are 
 so a sum is never taken across a register, and its order is the order of the columns, however many vectors there are:
 what comes out for one vector does not depend on the others, to the last bit.
 
-BF16 adds two columns in one instruction of AVX512_BF16, INT8 four in one of AVX512_VNNI: whole numbers, so exactly.
-INT8_WEIGHT and INT4 are made bfloat16 in registers and go on as BF16. For INT4 that costs two operations: the bits
-0x4300 + q are the bfloat16 128 + q, and (128 + zero) × the sum of the group's activations, which is then too much, is
-where its sum starts. INT8_WEIGHT looks its bytes up. Elsewhere each is plain code, which LLVM cuts to what the
-processor has: right, but no faster than BF16.
+BF16 adds two columns in one instruction of AVX512_BF16. INT8_WEIGHT looks its bytes up, which makes them bfloat16 in
+registers, and goes on as BF16. INT8 and INT4 add four columns in one instruction of AVX512_VNNI: bytes without sign
+times levels with one, whole numbers, so exactly within a group of columns; what the bytes have too much, 128 or the
+zero point times the sum of the group's levels, is where its sum starts. Elsewhere each is plain code, which LLVM cuts
+to what the processor has: right, but no faster than BF16.
 
 A vector (a row of x) is words of 4 bytes, as its matrix wants them:
 
     BF16, INT8_WEIGHT   bfloat16 pairs
-    INT8                -128 × the sum of the levels; the bits of their scale; then the levels by fours
-    INT4                for each group the bits of the sum of its bfloat16, then they, in pairs
+    INT8, INT4          for each group where its sums start, for a zero point of 1 in INT4; the bits of its levels'
+                        scale; then the levels by fours
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NEEDED = {
     BF16: (HAS_BF16, "AVX512_BF16"),
     INT8: (HAS_VNNI, "AVX512_VNNI"),
     INT8_WEIGHT: (HAS_BF16 and HAS_VBMI, "AVX512_BF16 and AVX512_VBMI"),
-    INT4: (HAS_BF16, "AVX512_BF16"),
+    INT4: (HAS_VNNI, "AVX512_VNNI"),
 }
 """What makes a format fast, and whether it is there."""
 
@@ -48,7 +48,7 @@ TILE, FEW = SIZES[-1], 4 if SIZES[-1] == 8 else 3
 """The most, as many as leave their 2 × TILE sums in registers; and up to how many there is each size."""
 
 LEVELS = 2
-"""Words of an INT8 row before its levels."""
+"""Words of a group in a row of x before its levels."""
 
 
 class _BFloat16(ir.Type):  # type: ignore[misc]
@@ -147,14 +147,13 @@ def _pairs_of_bytes(builder: Any, lanes: Any) -> list[Any]:
 _BYTES_ORDER = ir.VectorType(INT, 4 * LANES)
 
 
-def _pairs_of_nibbles(builder: Any, lanes: Any) -> list[Any]:
-    """Nibbles q, as formats.py places them → four bfloat16 pairs of 128 + q."""
-    shifted = [builder.lshr(lanes, _all(bits)) for bits in range(0, 16, 4)]
-    return [builder.or_(builder.and_(each, _all(0x000F000F)), _all(0x43004300)) for each in shifted]
+def _bytes_of_nibbles(builder: Any, lanes: Any) -> list[Any]:
+    """Nibbles, as formats.py places them → the first four columns, the last four."""
+    return [builder.and_(each, _all(0x0F0F0F0F)) for each in (lanes, builder.lshr(lanes, _all(4)))]
 
 
-_UNPACK = {BF16: _as_they_are, INT8: _as_they_are, INT8_WEIGHT: _pairs_of_bytes, INT4: _pairs_of_nibbles}
-WORDS = {BF16: 1, INT8: 1, INT8_WEIGHT: 2, INT4: 4}
+_UNPACK = {BF16: _as_they_are, INT8: _as_they_are, INT8_WEIGHT: _pairs_of_bytes, INT4: _bytes_of_nibbles}
+WORDS = {BF16: 1, INT8: 1, INT8_WEIGHT: 2, INT4: 2}
 """Of a row of x that a step takes."""
 
 
@@ -172,33 +171,39 @@ class _Product:
         """float32: two registers for each row of x."""
         builder, registers = self._builder, 2 * len(self._rows)
         nothing = [ir.Constant(FLOATS, [0.0] * LANES)] * registers
+        if self._format not in (INT8, INT4):
+            return self._steps(INT64(0), steps, INT64(0), INT64(0), nothing)
+        lines = INT64(2) if self._format == INT4 else INT64(0)  # of a group's scales
+        words = builder.add(builder.mul(group, INT64(WORDS[self._format])), INT64(LEVELS))
+        stride = builder.add(builder.mul(group, INT64(2)), lines)
+
+        def add_group(number: Any, sums: list[Any]) -> list[Any]:
+            first = builder.mul(number, group)
+            left = builder.sub(steps, first)
+            size = builder.select(builder.icmp_signed("<", left, group), left, group)  # the last one's may be less
+            return self._add_group(first, size, builder.mul(number, stride), builder.mul(number, words), sums)
+
+        groups = builder.sdiv(builder.add(steps, builder.sub(group, INT64(1))), group)
+        return loop(builder, groups, nothing, add_group)
+
+    def _add_group(self, first: Any, steps: Any, line: Any, word: Any, sums: list[Any]) -> list[Any]:
+        """`sums` and those of a group of `steps` steps, which begins at `line` of the block and `word` of x; before it
+        the block has had `first` steps."""
+        builder, starts, new, scales = self._builder, [], [], []
         if self._format == INT4:
-            words = builder.add(builder.mul(group, INT64(WORDS[INT4])), INT64(1))
-
-            def add_group(number: Any, sums: list[Any]) -> list[Any]:
-                line = builder.mul(builder.mul(number, builder.add(group, INT64(1))), INT64(2))
-                return self._add_group(number, line, builder.mul(number, words), group, sums)
-
-            return loop(builder, builder.sdiv(steps, group), nothing, add_group)
-        if self._format == INT8:
-            starts = [start for row in self._rows for start in [spread(builder, builder.load(row))] * 2]
-            levels = self._steps(INT64(0), steps, INT64(0), INT64(LEVELS), starts)
-            return [builder.sitofp(each, FLOATS) for each in levels]
-        return self._steps(INT64(0), steps, INT64(0), INT64(0), nothing)
-
-    def _add_group(self, number: Any, line: Any, word: Any, group: Any, sums: list[Any]) -> list[Any]:
-        """`sums` and those of INT4's group `number`, which begins at `line` of the block and `word` of x."""
-        builder, starts, new = self._builder, [], []
-        scales = [self._line(line, half) for half in range(2)]
-        offsets = [builder.uitofp(builder.and_(scale, _all(0xF)), FLOATS) for scale in scales]
-        offsets = [builder.fsub(ir.Constant(FLOATS, [-128.0] * LANES), zero) for zero in offsets]
+            scales = [self._line(line, half) for half in range(2)]
+            zeros = [builder.and_(scale, _all(0xF)) for scale in scales]
+            line = builder.add(line, INT64(2))
         for row in self._rows:
-            sum_of_x = builder.bitcast(self._word(row, word), FLOATS)
-            starts += [builder.fmul(offset, sum_of_x) for offset in offsets]
-        first, line, word = builder.mul(number, group), builder.add(line, INT64(2)), builder.add(word, INT64(1))
-        for i, value in enumerate(self._steps(first, group, line, word, starts)):
-            scale = builder.bitcast(scales[i % 2], FLOATS)
-            new.append(call(builder, f"llvm.fma.v{LANES}f32", FLOATS, value, scale, sums[i]))
+            start = self._word(row, word)
+            starts += [builder.mul(zero, start) for zero in zeros] if scales else [start] * 2
+        levels = self._steps(first, steps, line, builder.add(word, INT64(LEVELS)), starts)
+        for i, value in enumerate(levels):
+            own = builder.bitcast(self._word(self._rows[i // 2], builder.add(word, INT64(1))), FLOATS)
+            if scales:
+                own = builder.fmul(own, builder.bitcast(scales[i % 2], FLOATS))
+            value = builder.sitofp(value, FLOATS)
+            new.append(call(builder, f"llvm.fma.v{LANES}f32", FLOATS, value, own, sums[i]))
         return new
 
     def _steps(self, first: Any, steps: Any, line: Any, word: Any, sums: list[Any]) -> list[Any]:
@@ -215,17 +220,19 @@ class _Product:
     def _step(self, line: Any, word: Any, sums: list[Any]) -> list[Any]:
         """Pairs of one step are summed up before they join `sums`, so that steps need not wait for each other."""
         builder, words, new = self._builder, WORDS[self._format], []
-        add = _add_fours if self._format == INT8 else _add_pairs
+        whole = self._format in (INT8, INT4)
         halves = [_UNPACK[self._format](builder, self._line(line, half)) for half in range(2)]
         for i, row in enumerate(self._rows):
             vectors = [self._word(row, builder.add(word, INT64(k))) for k in range(words)]
             for half in range(2):
                 old, own = sums[2 * i + half], ir.Constant(FLOATS, [0.0] * LANES)
-                if words == 1:
-                    new.append(add(builder, old, halves[half][0], vectors[0]))
+                if whole or words == 1:
+                    for lanes, vector in zip(halves[half], vectors, strict=True):
+                        old = (_add_fours if whole else _add_pairs)(builder, old, lanes, vector)
+                    new.append(old)
                     continue
                 for lanes, vector in zip(halves[half], vectors, strict=True):
-                    own = add(builder, own, lanes, vector)
+                    own = _add_pairs(builder, own, lanes, vector)
                 new.append(builder.fadd(old, own))
         return new
 

@@ -37,8 +37,8 @@ def form(experiment: Experiment) -> list[str]:
         default=[label for label in quick if label != baseline],
         key="q_formats",
         bind="query-params",
-        help="int8: weights and activations in 8 bits. int8 weights and int4: weights only. RTN rounds to the nearest; "
-        "GPTQ and AWQ look at texts first.",
+        help="int8: weights and activations in 8 bits. int4: weights in 4, activations in 8. int8 weights: weights "
+        "only. RTN rounds to the nearest; GPTQ and AWQ look at texts first.",
     )
     levels = [level for label, level in labels.items() if label == baseline or label in chosen]
     return [f"{factor}={json.dumps(levels)}"]
