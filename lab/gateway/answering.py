@@ -1,0 +1,86 @@
+"""Answers over HTTP that can end early: by the client, who goes away, or by the upstream, in the middle of a stream.
+
+The status is sent with the first part of the answer, so what goes wrong before it still has a status of its own. What
+goes wrong after it is told as an event of the stream ({"error": …}), and [DONE] does not follow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from lab.gateway.core import Passage
+from lab.gateway.refusals import Refusal
+from lab.measure.records import CANCELLED, ERROR, OK
+
+EVENTS, JSON = "text/event-stream", "application/json"
+
+
+class Answering(Response):
+    """`parts` is the body as it comes; it is closed here, and cancelled where it waits when the client goes away. The
+    passage is ended here with what became of the request."""
+
+    def __init__(self, passage: Passage, parts: AsyncGenerator[bytes, None], *, kind: str) -> None:
+        self._passage, self._parts, self._kind = passage, parts, kind
+        self.background = None
+        self.status_code = 200
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101
+        passage, begun = self._passage, False
+        outcome: int | None = ERROR
+        watch = asyncio.ensure_future(_until_gone(receive))
+        watch.add_done_callback(lambda watch: None if watch.cancelled() else task.cancel())
+        try:
+            async for part in self._parts:
+                if not begun:
+                    await send(_start(200, {"content-type": self._kind, **told(passage)}))
+                    begun = True
+                    if self._kind == EVENTS:
+                        passage.first()
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            watch.cancel()
+            outcome = OK
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except Refusal as refusal:
+            watch.cancel()
+            outcome = refusal.outcome
+            await self._tell(refusal, send, begun)
+        except asyncio.CancelledError:
+            if watch.cancelled() or not watch.done():
+                raise  # somebody else's wish
+            task.uncancel()
+            outcome = CANCELLED
+        finally:
+            watch.cancel()
+            await self._parts.aclose()
+            passage.end(outcome)
+
+    async def _tell(self, refusal: Refusal, send: Send, begun: bool) -> None:
+        if not begun:
+            await send(_start(refusal.status, {"content-type": JSON, **told(self._passage), **refusal.headers()}))
+            await send({"type": "http.response.body", "body": refusal.encoded()})
+        elif self._kind == EVENTS:
+            event = b"data: " + refusal.encoded() + b"\n\n"
+            await send({"type": "http.response.body", "body": event, "more_body": False})
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def told(passage: Passage) -> dict[str, str]:
+    """Headers that say which request this was and who answered."""
+    return {"x-request-id": passage.id, "x-model-version": passage.version.version}
+
+
+def _start(status: int, headers: Mapping[str, str]) -> dict[str, object]:
+    raw = [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+    if headers["content-type"] == EVENTS:
+        raw += [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+    return {"type": "http.response.start", "status": status, "headers": raw}

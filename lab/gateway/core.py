@@ -1,0 +1,350 @@
+"""One request's way through the gateway: which version and replica, whether there is room, until when, how it ended.
+
+    passage = gateway.enter("llm", key=…, asked=…, timeout_s=…, request_id=…)     Refusal: unknown, full
+    await gateway.hold(passage)                                                   where a budget decides what is loaded
+    …the upstream of passage.replica is asked…
+    passage.end(OK)                                                               exactly once counts; more do nothing
+
+Every request that enters ends, in one outcome; `entered` minus the ended ones are in flight. Shadow copies go the same
+way and are counted apart. Knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from lab.errors import FolderError, InputError
+from lab.gateway.metrics import Metrics
+from lab.gateway.openai import OpenAIUpstream
+from lab.gateway.refusals import Refusal, of_residency, wrong
+from lab.gateway.triton import TritonUpstream
+from lab.measure.records import ERROR, OK, OUTCOMES, REFUSED
+from lab.serve import record
+from lab.serve.eviction import Refused
+from lab.serve.residency import Residency
+from lab.spec import nearest
+from lab.track.canary import Ended
+from lab.track.rollout import LAB, WATCH_S, Balancer, Replica, Route, Routes, Version, choose
+
+Upstream = TritonUpstream | OpenAIUpstream
+
+SHADOWS = 64
+"""Shadow requests under way at a time; above it they are left out and counted, since users must not wait for them."""
+LOOK_S = 0.5
+REMEMBERED = 20_000
+"""Requests whose version is kept for a score that comes later."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`timeout_s` is the longest that a request may ask for and what it gets unless it asks; `max_in_flight` of one
+    replica, above which requests are refused at once; `body_limit_bytes` of one request."""
+
+    timeout_s: float = 600.0
+    max_in_flight: int = 256
+    body_limit_bytes: int = 4 * 2**20
+    max_connections: int = 4096
+
+
+class Passage:
+    """One request on its way. Everything about it that outlives the function that handles it."""
+
+    __slots__ = (
+        "_ended", "_gateway", "answer", "began_ns", "first_ns", "held", "id", "replica", "route", "said", "shadow",
+        "share", "timeout_s", "tokens", "version",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        route: Route,
+        version: Version,
+        replica: Replica,
+        share: float | None,
+        request_id: str,
+        timeout_s: float,
+        *,
+        shadow: bool = False,
+    ) -> None:
+        self._gateway, self._ended = gateway, False
+        self.route, self.version, self.replica, self.share = route, version, replica, share
+        self.id, self.timeout_s, self.shadow = request_id, timeout_s, shadow
+        self.began_ns = time.perf_counter_ns()
+        self.first_ns: int | None = None
+        self.tokens = 0
+        self.held: str | None = None
+        self.answer: asyncio.Future[Any] | None = None
+        """Where a shadow waits to compare its own answer with `said`."""
+        self.said: Any = None
+
+    def first(self) -> None:
+        """The first part of the answer is on its way to the client."""
+        if self.first_ns is None:
+            self.first_ns = time.perf_counter_ns()
+
+    def end(self, outcome: int | None) -> None:
+        """None: the request was the client's mistake."""
+        if not self._ended:
+            self._ended = True
+            if self.answer is not None and not self.answer.done():
+                self.answer.set_result(self.said if outcome == OK else None)
+            self._gateway._left(self, outcome)
+
+
+class Gateway:
+    """For one event loop: `open` and `close` it there."""
+
+    def __init__(
+        self, routes: Routes, settings: Settings = Settings(), *, residency: Residency | None = None, seed: int = 0
+    ) -> None:
+        self.routes, self.settings, self.residency = routes, settings, residency
+        self.metrics = Metrics()
+        self.entered = 0
+        self.in_flight: Counter[tuple[str, str]] = Counter()  # by route and version
+        self.problem: str | None = None  # of the routes' file; the last ones that could be read stay in force
+        self._dice = random.Random(seed)  # noqa: S311  who gets which version is no secret
+        self._balancer = Balancer(self._dice)
+        self._upstreams: dict[str, Upstream] = {}
+        self._lab: str | None = None  # where the lab's own Triton listens now
+        self._opening: dict[str, asyncio.Task[None]] = {}
+        self._ended: dict[str, list[Ended]] = {}
+        self._remembered: OrderedDict[str, tuple[str, str, float | None]] = OrderedDict()
+        self._shadows: set[asyncio.Task[None]] = set()
+        self._look_s = 0.0
+        self._watch: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        self._watch = asyncio.create_task(self._watch_routes())
+        self._find_lab()
+        urls = {r.url for route in self.routes.by_name.values() for v in route.versions for r in v.replicas}
+        for url in urls:
+            with suppress(Refusal):  # it may come later
+                await self.upstream(url)
+
+    async def close(self) -> None:
+        tasks = [*self._shadows, *([self._watch] if self._watch else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for upstream in self._upstreams.values():
+            await upstream.close()
+
+    async def upstream(self, url: str) -> Upstream:
+        """The connection to that server; made at first use, kept. Refusal when it is the lab's and does not run."""
+        if url == LAB:
+            if self._lab is None:
+                raise Refusal(503, "the lab's Triton does not run; start it with `lab serve`", code="unavailable")
+            url = self._lab
+        found = self._upstreams.get(url)
+        if found is not None and url not in self._opening:
+            return found
+        if url not in self._opening:
+            made: Upstream = TritonUpstream(url) if url.startswith("grpc://") else OpenAIUpstream(url)
+            self._upstreams[url] = made
+            self._opening[url] = asyncio.ensure_future(made.open())
+            self._opening[url].add_done_callback(lambda _: self._opening.pop(url, None))
+        await asyncio.shield(self._opening[url])
+        return self._upstreams[url]
+
+    # --- a request ----------------------------------------------------------------------------------------------
+
+    def route(self, model: str) -> Route:
+        found = self.routes.by_name.get(model)
+        if found is None:
+            raise wrong(
+                f"model {model!r}: there is none{nearest(model, self.routes.by_name)}",
+                "model",
+                code="model_not_found",
+                status=404,
+            )
+        return found
+
+    def enter(self, model: str, *, key: str | None, asked: str | None, timeout_s: float, request_id: str) -> Passage:
+        """Count the request in, bound for one replica of one version. Refusal for what there is not, and where
+        `max_in_flight` requests are under way already."""
+        route = self.route(model)
+        try:
+            version, share = choose(route, key, asked, self._dice)
+        except InputError as error:
+            raise wrong(str(error), "X-Model-Version", code="version_not_found", status=404) from None
+        return self._admit(route, version, share, request_id, min(timeout_s, self.settings.timeout_s))
+
+    async def hold(self, passage: Passage) -> None:
+        """Wait until the model is loaded, where a budget decides that; it stays until the passage ends."""
+        residency = self.residency
+        if residency is None or passage.replica.url != LAB:
+            return
+        name = passage.replica.model
+        if not residency.hit(name):
+            try:
+                async with asyncio.timeout(passage.timeout_s):
+                    await residency.acquire(name)
+            except Refused as refused:
+                raise of_residency(refused) from None
+            except TimeoutError:
+                raise Refusal(503, f"model {name} was not loaded in time", code="too_late") from None
+        passage.held = name
+
+    def mirror(self, passage: Passage, call: Callable[[Passage], Awaitable[Any]]) -> None:
+        """Send a copy to the version that shadows this route, if there is one: `call` asks the upstream of the passage
+        it is given and returns what can be compared with `passage.said`."""
+        mirror = passage.route.mirror
+        if mirror is None or mirror.version == passage.version.version or passage.shadow:
+            return
+        if mirror.fraction < 1 and self._dice.random() >= mirror.fraction:
+            return
+        if len(self._shadows) >= SHADOWS:
+            self.metrics.shadows.add((passage.route.model, mirror.version, "left out"))
+            return
+        passage.answer = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(self._shadow(passage, passage.answer, mirror.version, call))
+        self._shadows.add(task)
+        task.add_done_callback(self._shadows.discard)
+
+    async def _shadow(
+        self,
+        passage: Passage,
+        answer: asyncio.Future[Any],
+        version: str,
+        call: Callable[[Passage], Awaitable[Any]],
+    ) -> None:
+        model = passage.route.model
+        copy: Passage | None = None
+        said = "error"
+        try:
+            name = f"{passage.id}-shadow"
+            target = passage.route.version(version)
+            copy = self._admit(passage.route, target, None, name, passage.timeout_s, shadow=True)
+            await self.hold(copy)
+            async with asyncio.timeout(passage.timeout_s):
+                own = await call(copy)
+                copy.end(OK)
+                first = await answer
+            said = "alone" if first is None else "same" if first == own else "different"
+        except Refusal as refusal:
+            said = "invalid" if refusal.outcome is None else OUTCOMES[refusal.outcome]
+            if copy is not None:
+                copy.end(refusal.outcome)
+        except TimeoutError:
+            said = "timeout"
+        finally:
+            if copy is not None:
+                copy.end(ERROR)
+            self.metrics.shadows.add((model, version, said))
+
+    def score(self, request_id: str, score: float) -> None:
+        """How good the answer to a request was, 0 to 1, by whoever can tell. Refusal for one that is not remembered."""
+        found = self._remembered.pop(request_id, None)
+        if found is None:
+            raise wrong(f"id {request_id!r}: no such request, or one of long ago", "id", code="not_found", status=404)
+        model, version, share = found
+        self._ended.setdefault(model, []).append(Ended(version, share, None, 0.0, score))
+        self.metrics.scores.observe((model, version), score)
+
+    def take_ended(self) -> dict[str, list[Ended]]:
+        """What ended since the last call, by route."""
+        taken, self._ended = self._ended, {}
+        return taken
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _admit(
+        self,
+        route: Route,
+        version: Version,
+        share: float | None,
+        request_id: str,
+        timeout_s: float,
+        *,
+        shadow: bool = False,
+    ) -> Passage:
+        replica = self._balancer.pick(route, version)
+        outstanding = self._balancer.outstanding
+        if outstanding.get(replica, 0) >= self.settings.max_in_flight:
+            if not shadow:
+                self.metrics.requests.add((route.model, version.version, OUTCOMES[REFUSED]))
+                self._note(route.model, Ended(version.version, share, REFUSED, 0.0))
+            raise Refusal(
+                429,
+                f"{self.settings.max_in_flight} requests are under way for {replica.model}, the most that may",
+                code="queue_full",
+            )
+        outstanding[replica] = outstanding.get(replica, 0) + 1
+        self.in_flight[route.model, version.version] += 1
+        self.entered += 1
+        return Passage(self, route, version, replica, share, request_id, timeout_s, shadow=shadow)
+
+    def _left(self, passage: Passage, outcome: int | None) -> None:
+        model, version, replica = passage.route.model, passage.version.version, passage.replica
+        left = self._balancer.outstanding[replica] - 1
+        if left:
+            self._balancer.outstanding[replica] = left
+        else:
+            del self._balancer.outstanding[replica]
+        self.in_flight[model, version] -= 1
+        if passage.held is not None and self.residency is not None:
+            self.residency.release(passage.held)
+        if passage.shadow:
+            return
+        now_ns = time.perf_counter_ns()
+        seconds = (now_ns - passage.began_ns) / 1e9
+        metrics = self.metrics
+        metrics.requests.add((model, version, "invalid" if outcome is None else OUTCOMES[outcome]))
+        if outcome is None:
+            return
+        if passage.tokens:
+            metrics.tokens.add((model, version), passage.tokens)
+        if outcome == OK:
+            metrics.latency.observe((model, version), seconds)
+            if passage.first_ns is not None:
+                metrics.first.observe((model, version), (passage.first_ns - passage.began_ns) / 1e9)
+        self._note(model, Ended(version, passage.share, outcome, seconds))
+        self._remembered[passage.id] = (model, version, passage.share)
+        if len(self._remembered) > REMEMBERED:
+            self._remembered.popitem(last=False)
+
+    def _note(self, model: str, ended: Ended) -> None:
+        kept = self._ended.setdefault(model, [])
+        kept.append(ended)
+        if len(kept) > REMEMBERED:  # nobody takes them
+            del kept[: REMEMBERED // 2]
+
+    async def _watch_routes(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_S)
+            try:
+                self.routes.refresh()
+                self.problem = None
+            except FolderError as error:
+                self.problem = str(error)
+            self._find_lab()
+
+    def _find_lab(self) -> None:
+        """The lab's Triton may have been started anew, on other ports."""
+        now_s = time.monotonic()
+        if now_s >= self._look_s:
+            self._look_s = now_s + LOOK_S
+            found = record.read()
+            self._lab = None if found is None else f"grpc://127.0.0.1:{found.grpc_port}"
+
+    def told(self) -> dict[str, Any]:
+        """The routes in force, and what is under way by version."""
+        return {
+            "entered": self.entered,
+            "in_flight": sum(self.in_flight.values()),
+            "problem": self.problem,
+            "routes": {
+                name: {
+                    **route.model_dump(mode="json"),
+                    "in_flight": {v.version: self.in_flight[name, v.version] for v in route.versions},
+                }
+                for name, route in self.routes.by_name.items()
+            },
+        }

@@ -1,0 +1,90 @@
+"""Somebody else's server that speaks OpenAI's protocol: bodies go there as they came, answers come back as they are.
+
+Only the model's name is put in its place, and the end of a stream is looked at: a connection that ends without [DONE]
+has broken off, and the client must hear so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+
+from lab.gateway.refusals import Refusal, of_upstream
+from lab.load.targets.channel import reason
+from lab.load.targets.triton_http import error_text
+from lab.measure.records import ERROR, REFUSED, TRUNCATED
+
+CONNECT_S = 5.0
+END = b"data: [DONE]"
+
+
+class OpenAIUpstream:
+    """The server at `url`, openai+http://HOST:PORT with or without /v1. For one event loop."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._base = url.removeprefix("openai+").rstrip("/").removesuffix("/v1")
+        self._session: aiohttp.ClientSession
+        self.in_flight = 0
+
+    async def open(self) -> None:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def models(self) -> list[str]:
+        async with self._session.get(f"{self._base}/v1/models") as answer:
+            return [str(model["id"]) for model in (await answer.json())["data"]]
+
+    async def is_ready(self, model: str) -> bool:
+        try:
+            return model in await self.models()
+        except (aiohttp.ClientError, OSError, ValueError, KeyError, TypeError):
+            return False
+
+    async def ask(self, path: str, body: Mapping[str, Any], model: str, request_id: str) -> bytes:
+        """The whole answer, JSON. Refusal with the server's own status and words when it gives another one than 200."""
+        async with self._post(path, body, model, request_id) as answer:
+            return await answer.read()
+
+    async def stream(self, path: str, body: Mapping[str, Any], model: str, request_id: str) -> AsyncIterator[bytes]:
+        """The events, as bytes that may be cut anywhere. Refusal when it breaks off."""
+        tail = b""
+        async with self._post(path, body, model, request_id) as answer:
+            async for data in answer.content.iter_any():
+                tail = (tail + data)[-64:]
+                yield data
+        if END not in tail:
+            raise of_upstream(TRUNCATED, "the server ended the stream without [DONE]")
+
+    @asynccontextmanager
+    async def _post(
+        self, path: str, body: Mapping[str, Any], model: str, request_id: str
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """A request under way, in which aiohttp's errors are Refusals."""
+        data = json.dumps({**body, "model": model}).encode()
+        headers = {"Content-Type": "application/json", "X-Request-Id": request_id}
+        self.in_flight += 1
+        try:
+            async with self._session.post(f"{self._base}{path}", data=data, headers=headers) as answer:
+                if answer.status != 200:
+                    outcome = REFUSED if answer.status in (429, 503) else ERROR
+                    said = error_text(await answer.read())
+                    raise Refusal(answer.status, said, code="refused_by_upstream", outcome=outcome)
+                yield answer
+        except aiohttp.ClientConnectorError as error:
+            raise of_upstream(REFUSED, f"{error.host}:{error.port}: {reason(error)}") from None
+        except aiohttp.ClientPayloadError:
+            raise of_upstream(TRUNCATED, "the connection was lost in the middle of the answer") from None
+        except (aiohttp.ClientError, ConnectionError) as error:
+            raise of_upstream(ERROR, f"the connection was lost: {error or type(error).__name__}") from None
+        finally:
+            self.in_flight -= 1

@@ -1,0 +1,199 @@
+"""`python -m lab gateway`: the gateway's process, with the guard of its rollouts beside it.
+
+In front of the lab's Triton (the one that runs, or one of its own, which ends with it), of other servers by URL, or
+both. Routes stand in LAB_HOME/gateway/routes.json and outlive it; what is served and has no route yet gets one under
+its own name. LAB_HOME/gateway/gateway.json says where it listens while it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import uvicorn
+
+from lab.errors import InputError, LabError, ServerError
+from lab.gateway.app import make_app
+from lab.gateway.core import Gateway, Settings
+from lab.gateway.edge import Edge
+from lab.home import home
+from lab.run.bench import at
+from lab.run.footprints import TritonShelf
+from lab.serve import record, weights
+from lab.serve.process import born
+from lab.serve.residency import Residency
+from lab.serve.triton import DEFAULT_PORTS, Server
+from lab.spec import ModelSpec
+from lab.track.canary import Watch
+from lab.track.rollout import LAB, Replica, Routes, to_one
+
+TICK_S = 1.0
+DRAIN_S = 30
+KEEP_ALIVE_S = 75
+"""How long answers under way may take when it is asked to stop, and how long a connection may be idle."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """The command's. `models` are loaded into the lab's Triton, which is left alone where only `urls` are given.
+    `budget_bytes`: models are loaded when they are asked for."""
+
+    models: Sequence[ModelSpec] = ()
+    urls: Sequence[str] = ()
+    host: str = "127.0.0.1"
+    port: int = 8080
+    budget_bytes: int | None = None
+    settings: Settings = field(default_factory=Settings)
+    seed: int = 0
+
+
+def serve(wishes: Wishes) -> None:
+    """Until SIGINT or SIGTERM; answers under way are finished. InputError for a port that is taken, ServerError when
+    there is nothing to serve."""
+    routes = Routes()
+    listening = _listen(wishes.host, wishes.port)
+    with listening, _triton(wishes, routes) as server:
+        for url in wishes.urls:
+            with at(url) as other:
+                for state in other.states():
+                    _route(routes, url if url.startswith("openai+") else f"grpc://{other.grpc_url}", state.name)
+        residency = _residency(wishes, server, routes)
+        if not routes.by_name:
+            raise ServerError("nothing to serve: no model is ready; name one with --model, or a server with --url")
+        _run(routes, wishes, listening, residency)
+
+
+def _run(routes: Routes, wishes: Wishes, listening: socket.socket, residency: Residency | None) -> None:
+    gateway = Gateway(routes, wishes.settings, residency=residency, seed=wishes.seed)
+    app = make_app(gateway, Edge(gateway, tokenizer_folder))
+    config = uvicorn.Config(
+        app,
+        loop="uvloop",
+        http="httptools",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=DRAIN_S,
+        ws_max_size=wishes.settings.body_limit_bytes,
+    )
+    server = uvicorn.Server(config)
+    host, port = listening.getsockname()[:2]
+    note = home() / "gateway" / "gateway.json"
+
+    async def main() -> None:
+        guarding = asyncio.create_task(_guard(gateway, Watch(routes)))
+        try:
+            await server.serve(sockets=[listening])
+        finally:
+            guarding.cancel()
+            with suppress(asyncio.CancelledError):
+                await guarding
+
+    # uvicorn raises the signal that ended it once more, when all is over; what is left to do must still be done.
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        new = note.with_name(f".{note.name}.{os.getpid()}")
+        told = {"pid": os.getpid(), "started": born(os.getpid()), "url": f"http://{host}:{port}"}
+        new.write_text(json.dumps(told))
+        new.replace(note)
+        print(f"gateway on http://{host}:{port} for {', '.join(routes.by_name)}", flush=True)
+        gc.collect()
+        gc.freeze()
+        config.get_loop_factory()
+        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+            runner.run(main())
+    finally:
+        note.unlink(missing_ok=True)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+async def _guard(gateway: Gateway, watch: Watch) -> None:
+    """What ended goes to the guard once a second. It writes files, so it works in a thread; what it can't do now it
+    does the next time."""
+    while True:
+        await asyncio.sleep(TICK_S)
+        try:
+            await asyncio.to_thread(watch.tick, gateway.take_ended())
+        except (LabError, OSError) as error:
+            print(f"guard: {error}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _triton(wishes: Wishes, routes: Routes) -> Iterator[Server | None]:
+    """The lab's Triton with the models loaded; None where only other servers are wanted."""
+    attached = Server.attach()
+    if attached is None and wishes.urls and not wishes.models:
+        yield None
+        return
+    if attached is None and not wishes.models:
+        raise ServerError("no Triton of the lab runs; name models with --model to start one, or a server with --url")
+    server = attached or Server.start(
+        repository=home() / "repository", log=home() / "triton.log", wanted_ports=DEFAULT_PORTS
+    )
+    with server:
+        if wishes.budget_bytes is None:
+            for spec in wishes.models:
+                if not server.state(spec.name).ready:
+                    print(f"{spec.name} is ready after {server.load(spec):.1f} s", flush=True)
+        for state in server.states():
+            if state.ready:
+                _route(routes, LAB, state.name)
+        yield server
+
+
+def _residency(wishes: Wishes, server: Server | None, routes: Routes) -> Residency | None:
+    if wishes.budget_bytes is None:
+        return None
+    if server is None:
+        raise InputError("--budget without a Triton of the lab: only its models can be loaded and unloaded")
+    for spec in wishes.models:
+        weights.prepare(spec)
+        _route(routes, LAB, spec.name)
+    return Residency(TritonShelf(server, wishes.models), wishes.budget_bytes, [spec.name for spec in wishes.models])
+
+
+def _route(routes: Routes, url: str, model: str) -> None:
+    """A model that has no route yet gets one under its own name."""
+    routes.refresh()
+    if model not in routes.by_name:
+        routes.change(model, lambda route: route or to_one(model, url), action="serve", by="gateway")
+
+
+def tokenizer_folder(replica: Replica) -> Path | None:
+    """Of a model of the lab's Triton: its weights' folder."""
+    found = record.read()
+    if found is None or replica.url not in (LAB, f"grpc://127.0.0.1:{found.grpc_port}"):
+        return None
+    folder = Path(found.repository) / replica.model / "1" / "weights"
+    return folder.resolve() if (folder / "tokenizer_config.json").is_file() else None
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= 65_535:
+        raise InputError(f"port {port}: allowed are 1 to 65535, or 0 for any that is free")
+    try:
+        return socket.create_server((host, port), backlog=2048)
+    except OSError as error:
+        raise InputError(f"{host}:{port} cannot be listened on: {error.strerror}; allowed: another --port") from None
+
+
+def running() -> str | None:
+    """The URL of the gateway that runs on this LAB_HOME; None when none does."""
+    try:
+        told = json.loads((home() / "gateway" / "gateway.json").read_text())
+        alive = born(int(told["pid"])) == told["started"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return str(told["url"]) if alive else None

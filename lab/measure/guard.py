@@ -1,0 +1,305 @@
+"""Whether a challenger may have more of the traffic: three comparisons with the champion, and one word that follows.
+
+    errors    failed requests            difference of the rates
+    latency   p95 of answered ones       ratio; p99 too, once there is enough for it
+    quality   bad answers of those that somebody scored     difference of the rates
+
+Each is a count of harmful events under the router's draw (lab/measure/sequential.py); a slow answer is one above the
+champion's own percentile as it was before that answer. For the ratio of the percentiles the challenger's times are
+divided by r: at the right r both have their share of slow answers, and every r that is refuted lies outside of the
+interval.
+
+    worse      shown to be worse at all (one test over the whole rollout, α shared between the comparisons), and
+               measured beyond what is tolerated                      → roll back
+    fine       shown to be within what is tolerated                   → at the last step before all: promote
+    undecided  neither; more requests decide                          → wait
+
+A challenger that is no worse is rolled back with probability α at most, however often one looks. Pure: who counts, who
+moves traffic and who writes it down is lab/track.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from lab.measure.percentile import needed
+from lab.measure.sequential import Events, Floats, rate_bounds
+from lab.spec import Value
+
+Name = Literal["errors", "latency_p95", "latency_p99", "quality"]
+Standing = Literal["worse", "fine", "undecided"]
+Action = Literal["wait", "advance", "promote", "roll_back"]
+
+AT_ONE = 46
+GRID: Floats = np.exp(0.015 * np.arange(-AT_ONE, 75))
+"""Ratios of percentiles that are tried, 1.5 % apart, from a half to three; what is slower still is told as three times
+as slow. The one at AT_ONE is 1."""
+KEPT = 5_000
+"""Times of each version that are kept, the newest: thresholds and the percentiles that are shown come from them."""
+
+Pair = tuple[int, int]
+"""The champion's and the challenger's."""
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Tolerance(Value):
+    """What a challenger may cost. `alpha`: how often one that is no worse may be rolled back, and, apart from that,
+    one that is worse be promoted. `errors` and `quality` are differences of rates, `latency` is of the ratio.
+    `least_requests`: of the challenger at each step. `needs_quality`: no promotion before quality was shown to be fine,
+    which takes scores."""
+
+    alpha: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
+    errors: Fraction = 0.005
+    latency: Fraction = 0.10
+    quality: Fraction = 0.02
+    least_requests: Annotated[int, Field(ge=1)] = 100
+    needs_quality: bool = False
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one version did since the last look: requests that ended, how many of them failed, the times of the others
+    [s], and how many were scored and found bad."""
+
+    requests: int = 0
+    failed: int = 0
+    latencies_s: Floats = field(default_factory=lambda: np.zeros(0))
+    scored: int = 0
+    bad: int = 0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`effect` is challenger minus champion for rates and challenger ÷ champion for percentiles, `low` and `high` hold
+    it at every look with probability 1 - alpha. `evidence`: how many times likelier the counts are where the challenger
+    is worse. None: not measured yet, and `lacks` says what is missing."""
+
+    name: Name
+    champion: float | None
+    challenger: float | None
+    effect: float | None
+    low: float | None
+    high: float | None
+    evidence: float
+    tolerated: float
+    standing: Standing
+    n_champion: int
+    n_challenger: int
+    lacks: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    action: Action
+    text: str
+    comparisons: tuple[Comparison, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"action": self.action, "text": self.text, "comparisons": [c.to_dict() for c in self.comparisons]}
+
+
+class Guard:
+    """`see` what both did, with the share that was in force when their requests were drawn; `begin_step` when that
+    changes; ask `verdict` as often as you like. `to_dict` is everything that a restart must not lose."""
+
+    def __init__(self, tolerance: Tolerance) -> None:
+        self.tolerance = tolerance
+        self._errors, self._quality = Events(), Events()
+        self._slow = {0.95: Events(len(GRID)), 0.99: Events(len(GRID))}
+        self._times: list[Floats] = [np.zeros(0), np.zeros(0)]  # the champion's, the challenger's
+        self._step = _Counts()
+        self.touched = 0
+        """Requests that the challenger had, since the beginning."""
+
+    def begin_step(self) -> None:
+        """Rates are compared within a step: with a share that changes, totals would be of different hours."""
+        self._step = _Counts()
+
+    def see(self, share: float, champion: Seen, challenger: Seen) -> None:
+        self.touched += challenger.requests
+        self._errors.add(share, [challenger.failed], [champion.failed])
+        self._quality.add(share, [challenger.bad], [champion.bad])
+        known = self._times[0]
+        for quantile, events in self._slow.items():
+            if len(known) >= needed(quantile):
+                limit = float(np.percentile(known, 100 * quantile))
+                if limit > 0:
+                    ratios = np.sort(challenger.latencies_s / limit)
+                    above = len(ratios) - np.searchsorted(ratios, GRID, side="right")
+                    events.add(share, above, np.full(len(GRID), np.sum(champion.latencies_s > limit)))
+        for n, seen in enumerate((champion, challenger)):
+            self._times[n] = np.concatenate([self._times[n], seen.latencies_s])[-KEPT:]
+        self._step = self._step.and_(champion, challenger)
+
+    # --- what follows -------------------------------------------------------------------------------------------
+
+    def verdict(self, *, last: bool) -> Verdict:
+        """`last`: the step after this one is all of the traffic, where nobody is left to compare with."""
+        compared = [self._errors_compared(), self._latency_compared(0.95)]
+        if len(self._times[0]) >= needed(0.99):
+            compared.append(self._latency_compared(0.99))
+        quality = self._quality_compared()
+        if quality.n_challenger or quality.n_champion or self.tolerance.needs_quality:
+            compared.append(quality)
+        worse = [c for c in compared if c.standing == "worse"]
+        if worse:
+            return Verdict("roll_back", f"Roll back: {_listed([told(c) for c in worse])}.", tuple(compared))
+        seen, least = self._step.requests[1], self.tolerance.least_requests
+        if seen < least:
+            text = f"Wait: the challenger has had {seen} requests at this step, of the {least} that it needs."
+            return Verdict("wait", text, tuple(compared))
+        if not last:
+            return Verdict("advance", f"Go on: nothing speaks against it after {seen} requests.", tuple(compared))
+        # p99 is watched for harm; p95 decides, which needs a tenth of the requests.
+        open_ = [c for c in compared if c.standing != "fine" and c.name != "latency_p99"]
+        if open_:
+            text = f"Wait: {_listed([_missing(c) for c in open_])}."
+            return Verdict("wait", text, tuple(compared))
+        text = f"Promote: {_listed([told(c) for c in compared if c.standing == 'fine'])}."
+        return Verdict("promote", text, tuple(compared))
+
+    def _errors_compared(self) -> Comparison:
+        counts = self._step
+        return self._rates("errors", self._errors, counts.failed, counts.requests, self.tolerance.errors)
+
+    def _quality_compared(self) -> Comparison:
+        counts = self._step
+        return self._rates("quality", self._quality, counts.bad, counts.scored, self.tolerance.quality)
+
+    def _rates(self, name: Name, events: Events, harmed: Pair, of: Pair, most: float) -> Comparison:
+        alpha = self.tolerance.alpha
+        evidence = float(events.log_more()[0])
+        if not of[0] or not of[1]:
+            lacks = "answers of the champion" if not of[0] else "answers of the challenger"
+            lacks = f"{'scored ' if name == 'quality' else ''}{lacks}"
+            return Comparison(name, None, None, None, None, None, _plain(evidence), most, "undecided", *of, lacks)
+        champion, challenger = harmed[0] / of[0], harmed[1] / of[1]
+        below, above = (rate_bounds(k, n, alpha / 2) for k, n in zip(harmed, of, strict=True))
+        low, high = above[0] - below[1], above[1] - below[0]
+        standing: Standing = "fine" if high < most else "undecided"
+        if evidence >= self._bar and challenger - champion > most:
+            standing = "worse"
+        effect = challenger - champion
+        return Comparison(name, champion, challenger, effect, low, high, _plain(evidence), most, standing, *of)
+
+    def _latency_compared(self, quantile: float) -> Comparison:
+        name: Name = "latency_p95" if quantile == 0.95 else "latency_p99"
+        events, most = self._slow[quantile], 1 + self.tolerance.latency
+        sizes = len(self._times[0]), len(self._times[1])
+        more = events.log_more()
+        evidence = float(more[AT_ONE])
+        total = events.total()
+        if not total[AT_ONE]:
+            lacks = f"{needed(quantile)} answers of the champion and one slow one since"
+            return Comparison(name, None, None, None, None, None, _plain(evidence), most, "undecided", *sizes, lacks)
+        # An r at which the challenger's slow answers are more than its share is too small, and the other way round.
+        bar = math.log(2 / self.tolerance.alpha)
+        too_small, too_large = np.flatnonzero(more >= bar), np.flatnonzero(events.log_fewer() >= bar)
+        low = float(GRID[too_small.max()]) if len(too_small) else None
+        high = float(GRID[too_large.min()]) if len(too_large) else None
+        effect = float(GRID[np.argmin(np.abs(events.challenger - events.expected()))])
+        standing: Standing = "fine" if high is not None and high <= most else "undecided"
+        if evidence >= self._bar and effect > most:
+            standing = "worse"
+        of_champion, of_challenger = (
+            float(np.percentile(times, 100 * quantile)) if len(times) >= needed(quantile) else None
+            for times in self._times
+        )
+        return Comparison(name, of_champion, of_challenger, effect, low, high, _plain(evidence), most, standing, *sizes)
+
+    @property
+    def _bar(self) -> float:
+        """ln of the evidence that rolls back: α is shared between four tests."""
+        return math.log(4 / self.tolerance.alpha)
+
+    # --- a restart ----------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Times are not in it: after a restart the percentiles are found anew, the evidence so far stands."""
+        return {
+            "errors": self._errors.to_dict(),
+            "quality": self._quality.to_dict(),
+            "slow": {str(quantile): events.to_dict() for quantile, events in self._slow.items()},
+            "step": asdict(self._step),
+            "touched": self.touched,
+        }
+
+    @classmethod
+    def from_dict(cls, tolerance: Tolerance, written: Mapping[str, Any]) -> Guard:
+        guard = cls(tolerance)
+        guard._errors = Events.from_dict(written["errors"])
+        guard._quality = Events.from_dict(written["quality"])
+        guard._slow = {float(q): Events.from_dict(events) for q, events in written["slow"].items()}
+        guard._step = _Counts(**{name: (int(pair[0]), int(pair[1])) for name, pair in written["step"].items()})
+        guard.touched = int(written["touched"])
+        return guard
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """Of one step."""
+
+    requests: Pair = (0, 0)
+    failed: Pair = (0, 0)
+    scored: Pair = (0, 0)
+    bad: Pair = (0, 0)
+
+    def and_(self, champion: Seen, challenger: Seen) -> _Counts:
+        def more(name: str) -> Pair:
+            before: Pair = getattr(self, name)
+            return before[0] + int(getattr(champion, name)), before[1] + int(getattr(challenger, name))
+
+        return _Counts(more("requests"), more("failed"), more("scored"), more("bad"))
+
+
+def told(c: Comparison) -> str:
+    """A comparison in words: "p95 is 1.21 times the champion's (1.12 to 1.34)"."""
+    if c.effect is None:
+        return _missing(c)
+    if c.name in ("errors", "quality"):
+        what = "errors" if c.name == "errors" else "bad answers"
+        assert c.champion is not None and c.challenger is not None  # noqa: S101
+        return (
+            f"{what} are {100 * c.challenger:.2f} %, the champion's {100 * c.champion:.2f} % "
+            f"(difference {100 * (c.low or 0):+.2f} to {100 * (c.high or 0):+.2f} points)"
+        )
+    if c.low is None or c.high is None:
+        at_least, at_most = f"at least {c.low or 0:.2f}", f"at most {c.high or 0:.2f}"
+        between = at_least if c.low is not None else at_most if c.high is not None else "no bounds yet"
+    else:
+        between = f"{c.low:.2f} to {c.high:.2f}"
+    return f"{_percentile(c)} is {c.effect:.2f} times the champion's ({between})"
+
+
+def _missing(c: Comparison) -> str:
+    if c.lacks:
+        return f"{_percentile(c)}: there are no {c.lacks}"
+    if c.name in ("errors", "quality"):
+        return (
+            f"{_percentile(c)} may still be {100 * (c.high or 0):.2f} points more, tolerated are {100 * c.tolerated:g}"
+        )
+    most = "not bounded yet" if c.high is None else f"perhaps {c.high:.2f} times the champion's"
+    return f"{_percentile(c)} is {most}, tolerated is {c.tolerated:g}"
+
+
+def _percentile(c: Comparison) -> str:
+    return {"errors": "errors", "quality": "bad answers", "latency_p95": "p95", "latency_p99": "p99"}[c.name]
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return "; ".join(parts)
+
+
+def _plain(log: float) -> float:
+    """e^log, as far as a float goes."""
+    return math.exp(min(log, 700.0))

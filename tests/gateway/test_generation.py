@@ -1,0 +1,242 @@
+"""Generated text through the gateway, against fakes whose book says what was asked, sent and given up."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from websockets.sync.client import connect
+
+from tests.gateway.conftest import two_versions
+from tests.load.fakes.streams import Chunk, Story, grpc_stream_server, openai_server
+from tests.waiting import until
+
+WORDS = [Chunk(0, 1, "One"), Chunk(0, 2, " two"), Chunk(0, 1, " three")]
+BODY = {"model": "llm", "prompt": "Count", "max_tokens": 4}
+
+
+def route(url: str, model: str = "llm", **more: Any) -> dict[str, Any]:
+    replica = {"url": url, "model": model}
+    return {"model": model, "versions": [{"version": "1", "weight": 1.0, "replicas": [replica]}], **more}
+
+
+def test_whole_answer_says_text_counts_and_version(run_gateway: Any) -> None:
+    story = Story(WORDS)
+    with grpc_stream_server(story) as fake, run_gateway(route(f"grpc://{fake.url}")) as run:
+        status, said, headers = run.ask("/v1/completions", BODY, {"X-Request-Id": "mine"})
+        assert until(run.settled)
+    assert (status, headers["x-request-id"], headers["x-model-version"]) == (200, "mine", "1")
+    assert said["choices"][0]["text"] == "One two three"
+    assert said["usage"] == {"prompt_tokens": 7, "completion_tokens": 4, "total_tokens": 11}
+    (asked,) = story.requests
+    assert asked.id == "mine"
+    assert b'"max_tokens": 4' in asked.raw_input_contents[2]
+
+
+def test_stream_says_what_came_and_then_done(run_gateway: Any) -> None:
+    with grpc_stream_server(Story(WORDS)) as fake, run_gateway(route(f"grpc://{fake.url}")) as run:
+        wanted = {**BODY, "stream": True, "stream_options": {"include_usage": True}}
+        *chunks, usage, done = run.events("/v1/completions", wanted)
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "One two three"
+    assert all(chunk["usage"] is None for chunk in chunks)
+    assert usage["choices"] == [] and usage["usage"]["completion_tokens"] == 4
+    assert done == "[DONE]"
+
+
+def test_official_client_reads_a_chat(run_gateway: Any, tmp_path: Path) -> None:
+    template = (
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
+    )
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    story = Story(WORDS)
+    with (
+        grpc_stream_server(story) as fake,
+        run_gateway(route(f"grpc://{fake.url}"), tokenizer=tmp_path) as run,
+        openai.OpenAI(base_url=f"{run.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        messages: Any = [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
+        whole = client.chat.completions.create(model="llm", messages=messages)
+        chunks = list(client.chat.completions.create(model="llm", messages=messages, stream=True))
+        models = [model.id for model in client.models.list()]
+    assert whole.choices[0].message.content == "One two three"
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "One two three"
+    assert models == ["llm"]
+    assert story.requests[0].raw_input_contents[0][4:] == b"<user>Hi<a>"
+
+
+def test_several_prompts_are_several_choices(run_gateway: Any) -> None:
+    with grpc_stream_server(Story(WORDS)) as fake, run_gateway(route(f"grpc://{fake.url}")) as run:
+        _, said, _ = run.ask("/v1/completions", {**BODY, "prompt": ["a", "b"], "n": 2})
+        assert run.gateway.entered == 1
+    assert [choice["index"] for choice in said["choices"]] == [0, 1, 2, 3]
+    assert {choice["text"] for choice in said["choices"]} == {"One two three"}
+
+
+def test_client_that_goes_ends_its_generation(run_gateway: Any) -> None:
+    story = Story([Chunk(0, 1, "One")], hangs=True)
+    with grpc_stream_server(story) as fake, run_gateway(route(f"grpc://{fake.url}")) as run:
+        for _ in range(3):
+            answer = run.begin("/v1/completions", {**BODY, "stream": True})
+            assert answer.readline().startswith(b"data: ")
+            answer.close()
+            answer.connection.close()
+        until(lambda: story.cancelled == 3, "the upstream to hear of it")
+        until(run.settled)
+        assert (story.in_flight, run.gateway._upstreams[f"grpc://{fake.url}"].in_flight) == (0, 0)
+        assert run.gateway.metrics.requests.values == {("llm", "1", "cancelled"): 3}
+
+
+def test_client_that_goes_before_the_first_word_ends_it_too(run_gateway: Any) -> None:
+    story = Story(hangs=True)
+    with grpc_stream_server(story) as fake, run_gateway(route(f"grpc://{fake.url}")) as run:
+        for stream in (True, False):
+            with socket.create_connection(("127.0.0.1", run.port)) as client:
+                body = json.dumps({**BODY, "stream": stream}).encode()
+                client.sendall(
+                    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+                )
+                until(lambda: story.in_flight == 1, "the request to arrive")
+            until(lambda: story.in_flight == 0, "the upstream to hear of it")
+        until(run.settled)
+    assert story.cancelled == 2
+
+
+@pytest.mark.parametrize("how", ["error", "vanish", "killed"])
+def test_upstream_that_breaks_off_is_told_as_an_event(run_gateway: Any, how: str) -> None:
+    story = Story(
+        [Chunk(0, 1, "One")],
+        fails=("INTERNAL", "out of luck") if how == "error" else None,
+        vanishes=how == "vanish",
+        hangs=how == "killed",
+    )
+    with grpc_stream_server(story) as fake, run_gateway(route(f"grpc://{fake.url}")) as run:
+        answer = run.begin("/v1/completions", {**BODY, "stream": True})
+        first = answer.readline(), answer.readline()
+        if how == "killed":
+            fake.kill()
+        rest = answer.read().decode()
+        until(run.settled)
+        assert list(run.gateway.metrics.requests.values) == [("llm", "1", "truncated")]
+    assert b"One" in b"".join(first)
+    assert '"error"' in rest and '"broken_off"' in rest
+    assert "[DONE]" not in rest
+
+
+def test_official_client_raises_what_breaks_off(run_gateway: Any) -> None:
+    story = Story([Chunk(0, 1, "One")], fails=("INTERNAL", "out of luck"))
+    with (
+        grpc_stream_server(story) as fake,
+        run_gateway(route(f"grpc://{fake.url}")) as run,
+        openai.OpenAI(base_url=f"{run.url}/v1", api_key="none", max_retries=0) as client,
+        pytest.raises(openai.APIError, match="out of luck"),
+    ):
+        list(client.completions.create(model="llm", prompt="Count", stream=True))
+
+
+@pytest.mark.parametrize(
+    ("fails", "status", "code"),
+    [
+        (("UNAVAILABLE", "Exceeds maximum queue size"), 429, "queue_full"),
+        (("UNAVAILABLE", "model is not loaded"), 503, "unavailable"),
+        (("INVALID_ARGUMENT", "prompt too long"), 400, "refused_by_model"),
+        (("INTERNAL", "out of luck"), 500, "failed"),
+    ],
+)
+@pytest.mark.parametrize("stream", [True, False])
+def test_what_fails_before_the_first_word_has_a_status(
+    run_gateway: Any, fails: tuple[str, str], status: int, code: str, stream: bool
+) -> None:
+    with grpc_stream_server(Story(fails=fails)) as fake, run_gateway(route(f"grpc://{fake.url}")) as run:
+        found, said, headers = run.ask("/v1/completions", {**BODY, "stream": stream})
+    assert (found, said["error"]["code"]) == (status, code)
+    assert fails[1] in said["error"]["message"]
+    assert (headers["retry-after"] is not None) == (status in (429, 503))
+
+
+def test_deadline_ends_the_generation_and_says_so(run_gateway: Any) -> None:
+    story = Story([Chunk(0, 1, "One")], hangs=True)
+    with grpc_stream_server(story) as fake, run_gateway(route(f"grpc://{fake.url}")) as run:
+        *_, last = run.events("/v1/completions", {**BODY, "stream": True}, {"X-Request-Timeout": "0.2"})
+        status, said, _ = run.ask("/v1/completions", BODY, {"X-Request-Timeout": "0.2"})
+        until(lambda: story.cancelled == 2, "the upstream to hear of it")
+    assert last["error"]["code"] == "deadline"
+    assert (status, said["error"]["type"]) == (504, "timeout_error")
+
+
+def test_more_than_may_be_under_way_are_refused(run_gateway: Any) -> None:
+    story = Story([Chunk(0, 1, "One")], hangs=True)
+    with grpc_stream_server(story) as fake, run_gateway(route(f"grpc://{fake.url}"), max_in_flight=1) as run:
+        held = run.begin("/v1/completions", {**BODY, "stream": True})
+        status, said, headers = run.ask("/v1/completions", BODY)
+        held.close()
+        held.connection.close()
+        until(run.settled)
+    assert (status, said["error"]["type"], headers["retry-after"]) == (429, "rate_limit_error", "1")
+
+
+def test_somebody_elses_server_is_passed_on_and_watched(run_gateway: Any) -> None:
+    story = Story(WORDS)
+    with openai_server(story) as fake, run_gateway(route(f"openai+http://{fake.url}", "small")) as run:
+        asked = {"model": "small", "prompt": "x", "anything": 1}
+        *chunks, done = run.events("/v1/completions", {**asked, "stream": True})
+        _, whole, _ = run.ask("/v1/completions", asked)
+        story.vanishes = True
+        *_, last = run.events("/v1/completions", {**asked, "stream": True})
+        fake.kill()
+        status, said, _ = run.ask("/v1/completions", asked)
+    assert "".join(c["choices"][0]["text"] for c in chunks if c["choices"]) == "One two three"
+    assert done == "[DONE]" and whole["choices"][0]["text"] == "One two three"
+    assert story.requests[0]["anything"] == 1
+    assert last["error"]["code"] == "broken_off"
+    assert (status, said["error"]["code"]) == (503, "unavailable")
+
+
+def heard(socket: Any, length: int = len("One two three")) -> str:
+    """Chunks, until they hold that many characters: what comes together is told together."""
+    text = ""
+    while len(text) < length:
+        text += json.loads(socket.recv(timeout=20))["choices"][0]["text"]
+    return text
+
+
+def test_websocket_speaks_in_chunks_and_can_be_stopped(run_gateway: Any) -> None:
+    story = Story(WORDS)
+    with grpc_stream_server(story) as fake, run_gateway(route(f"grpc://{fake.url}")) as run:
+        with connect(f"ws://127.0.0.1:{run.port}/v1/stream") as socket:
+            socket.send(json.dumps(BODY))
+            assert heard(socket) == "One two three"
+            done = json.loads(socket.recv())
+            assert done["done"] and done["version"] == "1"
+            socket.send(json.dumps({**BODY, "prompt": 7}))
+            assert json.loads(socket.recv())["error"]["param"] == "prompt"
+            story.hangs = True
+            socket.send(json.dumps(BODY))
+            assert heard(socket) == "One two three"
+            socket.send(json.dumps({"cancel": True}))
+            assert json.loads(socket.recv())["cancelled"]
+            until(lambda: story.cancelled == 1, "the upstream to hear of it")
+            socket.send(json.dumps(BODY))
+            socket.recv()
+        until(lambda: story.cancelled == 2, "the upstream to hear of the client that closed")
+        until(run.settled)
+
+
+def test_shadow_is_asked_the_same_and_nobody_waits_for_it(run_gateway: Any) -> None:
+    first, shadow = Story(WORDS), Story([Chunk(0.1, 1, "Else")])
+    with grpc_stream_server(first) as one, grpc_stream_server(shadow) as two:
+        both = two_versions(f"grpc://{one.url}", share=0.0, other=f"grpc://{two.url}")
+        with run_gateway({**both, "mirror": {"version": "2"}}) as run:
+            _, said, _ = run.ask("/v1/completions", BODY)
+            assert said["choices"][0]["text"] == "One two three"
+            until(lambda: run.gateway.metrics.shadows.values == {("llm", "2", "different"): 1})
+            shadow.fails = ("INTERNAL", "out of luck")
+            run.events("/v1/completions", {**BODY, "stream": True})
+            until(lambda: len(run.gateway.metrics.shadows.values) == 2)
+            until(run.settled)
+            told = run.gateway.metrics.requests.values
+    assert told == {("llm", "1", "ok"): 2}  # shadows are nobody's requests

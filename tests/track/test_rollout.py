@@ -1,0 +1,149 @@
+"""Routes: which version a request goes to, and that a change is one step, refused whole or made whole."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.errors import FolderError, InputError
+from lab.spec import parse
+from lab.track import rollout
+from lab.track.rollout import Balancer, Route, Routes, Version, choose, decide, to_one
+
+
+def dice() -> random.Random:
+    return random.Random(0)  # noqa: S311
+
+
+def route(*weights: float, **more: Any) -> Route:
+    versions = [
+        {"version": str(n), "weight": weight, "replicas": [{"url": "lab", "model": f"m_{n}"}]}
+        for n, weight in enumerate(weights, start=1)
+    ]
+    return parse(Route, {"model": "m", "versions": versions, **more})
+
+
+def shares(of: Route, keys: list[str | None]) -> Counter[str]:
+    thrown = dice()
+    return Counter(choose(of, key, None, thrown)[0].version for key in keys)
+
+
+@pytest.mark.parametrize("weights", [(0.5, 0.4), (1.0, 0.1), (0.0, 0.0), (-0.5, 1.5), (float("nan"), 1.0)])
+def test_weights_that_make_no_whole_are_refused(weights: tuple[float, ...]) -> None:
+    with pytest.raises(InputError, match="weight"):
+        route(*weights)
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_traffic_is_split_as_the_weights_say(keyed: bool) -> None:
+    keys = [f"user {n}" if keyed else None for n in range(20_000)]
+    found = shares(route(0.75, 0.2, 0.05), keys)
+    # Five standard deviations of a binomial count.
+    assert abs(found["1"] - 15_000) < 310 and abs(found["2"] - 4_000) < 285 and abs(found["3"] - 1_000) < 155
+
+
+def test_a_version_without_weight_is_only_for_who_asks_for_it() -> None:
+    assert shares(route(1.0, 0.0), [None, "a", "b"] * 1000) == {"1": 3000}
+    assert choose(route(1.0, 0.0), "a", "2", dice())[0].version == "2"
+    with pytest.raises(InputError, match="version '3'"):
+        choose(route(1.0, 0.0), None, "3", dice())
+
+
+def test_keys_move_only_to_the_version_that_grew() -> None:
+    keys = [f"user {n}" for n in range(2000)]
+    before = {key: choose(route(0.95, 0.05), key, None, dice())[0].version for key in keys}
+    after = {key: choose(route(0.75, 0.25), key, None, dice())[0].version for key in keys}
+    moved = {(before[key], after[key]) for key in keys if before[key] != after[key]}
+    assert moved == {("1", "2")}
+
+
+def test_replicas_share_as_the_route_says() -> None:
+    replicas = [{"url": f"grpc://h:{port}", "model": "m"} for port in (1, 2, 3)]
+    for balance in ("round_robin", "least_outstanding", "power_of_two"):
+        versions = [{"version": "1", "weight": 1, "replicas": replicas}]
+        of = parse(Route, {"model": "m", "versions": versions, "balance": balance})
+        balancer = Balancer(dice())
+        version = of.versions[0]
+        assert len({balancer.pick(of, version) for _ in range(20)}) == 3  # idle: all alike
+        busy = version.replicas[0]
+        balancer.outstanding[busy] = 5
+        found = Counter(balancer.pick(of, version) for _ in range(300))
+        assert found[busy] == (100 if balance == "round_robin" else 0)
+
+
+def test_change_is_seen_by_another_reader_and_written_down(tmp_path: Path) -> None:
+    writer, reader = Routes(tmp_path), Routes(tmp_path)
+    writer.change("m", lambda _: route(0.9, 0.1), action="serve", by="test")
+    assert reader.refresh() and reader.by_name["m"].versions[1].weight == 0.1
+    assert not reader.refresh()
+    assert Routes(tmp_path).by_name == writer.by_name  # a new process
+    (line,) = writer.audit("m")
+    assert (line["action"], line["before"], line["after"]) == ("serve", None, {"1": 0.9, "2": 0.1})
+
+
+def test_refused_change_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    routes = Routes(tmp_path)
+    routes.change("m", lambda _: route(0.9, 0.1))
+    before = routes.path.read_bytes()
+    for wrong in ({"1": 0.9, "2": 0.2}, {"1": 0.5, "9": 0.5}):
+        with pytest.raises(InputError):
+            routes.change("m", lambda now, wrong=wrong: now and now.weighing(wrong))
+    assert routes.path.read_bytes() == before and len(routes.audit()) == 1
+
+
+def test_changes_from_many_sides_are_all_made(tmp_path: Path) -> None:
+    def add(n: int) -> None:
+        Routes(tmp_path).change(f"m{n}", lambda _: to_one(f"m{n}", "lab"))
+
+    threads = [threading.Thread(target=add, args=(n,)) for n in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(Routes(tmp_path).by_name) == 12 and len(Routes(tmp_path).audit()) == 12
+
+
+def test_damaged_file_is_named_and_not_read_half(tmp_path: Path) -> None:
+    routes = Routes(tmp_path)
+    routes.change("m", lambda _: route(1.0))
+    routes.path.write_text(routes.path.read_text()[:-20])
+    with pytest.raises(FolderError, match=r"routes\.json"):
+        routes.refresh()
+    assert list(routes.by_name) == ["m"]
+    with (tmp_path / "audit.jsonl").open("a") as file:
+        file.write('{"model": "m", "cut')
+    assert len(routes.audit()) == 1
+
+
+def test_canary_goes_by_steps_and_ends_once(tmp_path: Path) -> None:
+    routes = Routes(tmp_path)
+    routes.change("m", lambda _: route(1.0))
+    new = parse(Version, {"version": "2", "weight": 0, "replicas": [{"url": "lab", "model": "m_2"}]})
+    weights = [rollout.begin(routes, "m", new).versions[1].weight]
+    with pytest.raises(InputError, match="under way"):
+        rollout.begin(routes, "m", new)
+    for _ in range(3):
+        after = routes.change("m", lambda now: now and decide(now, "advance"))
+        assert after is not None and after.canary is not None
+        weights.append(after.version("2").weight)
+    assert weights == [0.01, 0.05, 0.25, 1.0] and after.canary.state == "promoted"
+    with pytest.raises(InputError, match="no rollout"):
+        routes.change("m", lambda now: now and decide(now, "roll_back"))
+
+
+def test_rollback_gives_everything_back(tmp_path: Path) -> None:
+    routes = Routes(tmp_path)
+    routes.change("m", lambda _: route(1.0))
+    new = parse(Version, {"version": "2", "weight": 0, "replicas": [{"url": "lab", "model": "m_2"}]})
+    rollout.begin(routes, "m", new, steps=(0.5, 1.0))
+    routes.change("m", lambda now: now and decide(now, "hold"))
+    after = routes.change("m", lambda now: now and decide(now, "roll_back"))
+    assert after is not None and [v.weight for v in after.versions] == [1.0, 0.0]
+    assert json.loads(routes.path.read_text())["m"]["canary"]["state"] == "rolled_back"
+    rollout.begin(routes, "m", new)  # and it may be tried again
