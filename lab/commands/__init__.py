@@ -13,6 +13,7 @@ COMMANDS = {
     "fetch": "download ahead of time",
     "up": "the dashboard with a managed Triton behind it, until Ctrl-C",
     "serve": "a managed Triton in the foreground, until Ctrl-C",
+    "gateway": "models behind OpenAI's protocol, with routes between their versions, until Ctrl-C",
     "run": "run an experiment",
     "call": "one request to one model, and what it answers",
     "load": "put one load on one model",
