@@ -14,7 +14,16 @@ from typing import Any
 
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 
-SOURCES = ("attention.py", "formats.py", "forward.py", "kernels.py", "pieces.py", "tiles.py", "vector_code.py")
+SOURCES = (
+    "attention.py",
+    "formats.py",
+    "forward.py",
+    "kernels.py",
+    "low_rank.py",
+    "pieces.py",
+    "tiles.py",
+    "vector_code.py",
+)
 
 
 def folder() -> Path:

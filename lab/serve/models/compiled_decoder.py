@@ -23,10 +23,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .adapter_folder import Adapter
 from .decoder import Span
 from .formats import BF16, BLOCK, COLUMNS, INT8_WEIGHT, LANES, NAMES, padded
 from .forward import EMBEDDING, QKV, Batch, Cache, Shape, Space, Weights, forward, head_words, phases
 from .llama_config import LlamaConfig
+from .low_rank import PackedAdapter
 from .packed_weights import read as read_weights
 from .packed_weights import scale_bytes
 from .pieces import EPOCH, LINE, places
@@ -121,6 +123,10 @@ class CompiledDecoder:
     def cache(self, slots: int, tokens: int) -> PackedCache:
         return PackedCache(self.config, slots, tokens, self.config.layers, self._cache_format)
 
+    def adapter(self, adapter: Adapter) -> PackedAdapter:
+        """As `prefill` and `decode` take it."""
+        return PackedAdapter(adapter, self.config)
+
     @property
     def weight_bytes(self) -> int:
         """Bytes of weights that one decode step reads: all of them but an embedding of its own."""
@@ -159,18 +165,36 @@ class CompiledDecoder:
         else:
             slots = [span.slot for span in spans for _ in span.tokens]
         last = range(len(tokens)) if every_token else np.cumsum([len(span.tokens) for span in spans]) - 1
-        return self._forward(_batch(tokens, positions, slots, last, distinct=len(tokens) == len(spans)), cache)
+        adapters = [span.adapter for span in spans for _ in span.tokens]
+        return self._forward(tokens, positions, slots, last, len(tokens) == len(spans), adapters, cache)
 
-    def decode(self, tokens: Sequence[int], positions: Sequence[int], cache: PackedCache) -> Tensor:
+    def decode(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        cache: PackedCache,
+        adapters: Sequence[PackedAdapter | None] = (),
+    ) -> Tensor:
         """One token of each sequence; row r is slot r. Token r stands at positions[r], the number of tokens that its
-        slot holds; its keys and values are stored there. Logits [n, vocabulary]."""
+        slot holds; its keys and values are stored there. `adapters`: of each row, none where it is left out. Logits
+        [n, vocabulary]."""
         rows = range(len(tokens))
-        return self._forward(_batch(tokens, positions, rows, rows, distinct=True), cache)
+        return self._forward(tokens, positions, rows, rows, True, adapters, cache)
 
-    def _forward(self, batch: Batch, cache: PackedCache) -> Tensor:
-        rows = len(batch.tokens)
-        if rows > len(self._space.x) or cache.view.tokens > self._space.scores.shape[-1]:
-            self._space = self._make_space(rows, cache.view.tokens)
+    def _forward(
+        self,
+        tokens: Any,
+        positions: Any,
+        slots: Any,
+        last: Any,
+        distinct: bool,
+        adapters: Sequence[PackedAdapter | None],
+        cache: PackedCache,
+    ) -> Tensor:
+        batch, low = _batch(tokens, positions, slots, last, distinct, adapters)
+        rows, space = len(batch.tokens), self._space
+        if rows > len(space.x) or cache.view.tokens > space.scores.shape[-1] or low > space.low.shape[-1]:
+            self._space = self._make_space(rows, cache.view.tokens, low)
         logits = np.empty((len(batch.last), padded(self.config.vocabulary)), np.float32)
         meeting = self._space.meeting
         meeting[LINE:] = 0
@@ -181,12 +205,13 @@ class CompiledDecoder:
         forward(0, *job)
         return torch.from_numpy(logits)[:, : self.config.vocabulary]
 
-    def _make_space(self, rows: int, tokens: int) -> Space:
+    def _make_space(self, rows: int, tokens: int, low: int = 1) -> Space:
         shape, threads = self._shape, self._threads
         group = shape.heads // shape.kv_heads
         old = getattr(self, "_space", None)
         if old is not None:
             rows, tokens = max(rows, len(old.x)), max(tokens, old.scores.shape[-1])
+            low = max(low, old.low.shape[-1])
 
         def floats(*sizes: int) -> np.ndarray:
             return np.zeros(sizes, np.float32)
@@ -203,6 +228,7 @@ class CompiledDecoder:
             inner=pairs(rows, shape.mlp),
             meeting=np.zeros(places(phases(shape.layers), threads), np.int64),
             entered=pairs(threads, rows, longest + longest // 4),  # INT4: a sum for 8 columns or more
+            low=floats(threads, rows, low),
             row=floats(threads, longest),
             queries=pairs(threads, group, shape.head_dim),
             scores=floats(threads, group, tokens),
@@ -229,6 +255,14 @@ class _Helper:
             del job
 
 
-def _batch(tokens: Any, positions: Any, slots: Any, last: Any, distinct: bool) -> Batch:
+def _batch(
+    tokens: Any, positions: Any, slots: Any, last: Any, distinct: bool, adapters: Sequence[PackedAdapter | None]
+) -> tuple[Batch, int]:
+    """And the numbers that adapters make of a row at most. Whoever calls keeps the adapters: their addresses go in."""
     tokens, positions, slots, last = (np.array(values, np.int64) for values in (tokens, positions, slots, last))
-    return Batch(tokens, positions, slots, last, distinct)
+    addresses = np.zeros(len(tokens), np.int64)
+    for row, adapter in enumerate(adapters):
+        if adapter is not None:
+            addresses[row] = adapter.address
+    low = max((adapter.low for adapter in set(adapters) if adapter is not None), default=1)
+    return Batch(tokens, positions, slots, last, distinct, addresses, bool(addresses.any())), low

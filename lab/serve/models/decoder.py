@@ -18,12 +18,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention, silu
 
+from .adapter_folder import Adapter
+from .adapters import Company, PlainAdapter
 from .kv_cache import KVCache
 from .layers import Parts, QuantizedLinear
 from .llama_config import LlamaConfig
@@ -32,6 +34,7 @@ from .quantized_reader import WeightsFolder
 if TYPE_CHECKING:
     from .compiled_decoder import CompiledDecoder
 
+QKV, OUT, GATE_UP, DOWN = range(4)  # adapter_folder.PARTS
 ACTIVATIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """By precision; with quantized weights they are bfloat16 between the matrices."""
 NAMES = {dtype: name for name, dtype in ACTIVATIONS.items()}
@@ -47,6 +50,7 @@ class Span:
     tokens: Sequence[int]
     slot: int = 0
     start: int = 0
+    adapter: Any = None  # what the decoder's own `adapter` made; None: the base alone
 
     @property
     def end(self) -> int:
@@ -105,6 +109,10 @@ class Decoder:
     def cache(self, slots: int, tokens: int) -> KVCache:
         return KVCache(self.config, slots, tokens, self.dtype, self.device, self._kv_cache_precision)
 
+    def adapter(self, adapter: Adapter) -> PlainAdapter:
+        """As `prefill` and `decode` take it."""
+        return PlainAdapter(adapter, self.config, self.dtype, self.device)
+
     @torch.inference_mode()
     def prefill(self, spans: Sequence[Span], cache: KVCache | None, every_token: bool = False) -> Tensor:
         """Reads all tokens of all spans; logits [spans, vocabulary] after the last token of each, or after
@@ -137,13 +145,21 @@ class Decoder:
                 answer[rows] = found.flatten(1, 2)
             return answer.flatten(1)
 
-        x = self._run(tokens, positions, attend)
+        company = Company([span.adapter for span in spans for _ in span.tokens], self.device)
+        x = self._run(tokens, positions, attend, company)
         return self._logits(x if every_token else x[self._indices(ends) - 1])
 
     @torch.inference_mode()
-    def decode(self, tokens: Sequence[int], positions: Sequence[int], cache: KVCache) -> Tensor:
+    def decode(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        cache: KVCache,
+        adapters: Sequence[PlainAdapter | None] = (),
+    ) -> Tensor:
         """One token of each sequence; row r is slot r. Token r stands at positions[r], the number of tokens that its
-        slot holds; its keys and values are stored there. Logits [n, vocabulary]."""
+        slot holds; its keys and values are stored there. `adapters`: of each row, none where it is left out. Logits
+        [n, vocabulary]."""
         config, rows = self.config, len(tokens)
         at = self._indices(positions)
         length = max(positions) + 1
@@ -163,19 +179,23 @@ class Decoder:
             queries = qkv[:, : config.heads].view(group)
             return scaled_dot_product_attention(queries, keys, values, attn_mask=mask).reshape(rows, -1)
 
-        return self._logits(self._run(self._indices(tokens), at, attend))
+        return self._logits(self._run(self._indices(tokens), at, attend, Company(adapters, self.device)))
 
-    def _run(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+    def _run(self, tokens: Tensor, positions: Tensor, attend: Attend, company: Company) -> Tensor:
         """tokens [n], positions [n] → x [n, hidden] after the last layer."""
         config = self.config
         x = self.embedding.rows(tokens)
         cos, sin = self.cos[positions], self.sin[positions]  # [n, 1, head_dim]
         for i, layer in enumerate(self.layers):
-            qkv = layer.qkv(layer.attention_norm(x)).view(len(tokens), -1, config.head_dim)
+            normed = layer.attention_norm(x)
+            qkv = company.change(i, QKV, normed, layer.qkv(normed)).view(len(tokens), -1, config.head_dim)
             _rotate(qkv[:, : config.heads + config.kv_heads], cos, sin)
-            x = x + layer.out(attend(i, qkv))
-            gate, up = layer.gate_up(layer.mlp_norm(x)).chunk(2, dim=-1)
-            x = x + layer.down(silu(gate) * up)
+            answer = attend(i, qkv)
+            x = x + company.change(i, OUT, answer, layer.out(answer))
+            normed = layer.mlp_norm(x)
+            gate, up = company.change(i, GATE_UP, normed, layer.gate_up(normed)).chunk(2, dim=-1)
+            inner = silu(gate) * up
+            x = x + company.change(i, DOWN, inner, layer.down(inner))
         return x
 
     def _logits(self, x: Tensor) -> Tensor:

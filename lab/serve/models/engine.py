@@ -26,6 +26,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from .adapters import Adapters
 from .decoder import Decoder, Span
 from .request import Counters, Output, Request
 from .sampling import Sampling, pick
@@ -33,6 +34,9 @@ from .text_stream import TextStream
 
 if TYPE_CHECKING:
     from .compiled_decoder import CompiledDecoder
+
+LORA_NAME = "lora_name"
+"""As Triton's vLLM backend calls it."""
 
 Scheduler = Literal["one", "static", "continuous"]
 
@@ -42,7 +46,7 @@ class Options:
     """`max_tokens_in_cache` bounds the tokens that all running requests hold together; None, or more than fit the
     slots: as many as do, so that nothing is ever preempted. `max_request_tokens` (prompt and answer) is the length of
     a slot and at most the model's context. A prompt is read `prefill_tokens` at a time, so that it holds up the others
-    no longer."""
+    no longer. `max_adapters` may be loaded at a time; None: as many as memory holds."""
 
     scheduler: Scheduler = "continuous"
     kv_cache: bool = True
@@ -50,6 +54,7 @@ class Options:
     max_request_tokens: int = 2048
     max_tokens_in_cache: int | None = None
     prefill_tokens: int = 512
+    max_adapters: int | None = None
 
     def __post_init__(self) -> None:
         if self.scheduler not in ("one", "static", "continuous"):
@@ -78,6 +83,7 @@ class Engine:
             self.limit = min(self.limit, room)
             self.cache = self.decoder.cache(self.slots, self.limit)
             self.counters.cache_tokens_used, self.counters.cache_tokens_total = 0, room
+        self.adapters = Adapters(self.decoder.config, self.decoder.adapter, options.max_adapters)
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self._requests: dict[str, Request] = {}  # waiting and running
@@ -88,11 +94,14 @@ class Engine:
     # --- what callers do ------------------------------------------------------------------------------------------
 
     def request(self, id: str, prompt: str | Sequence[int], parameters: Mapping[str, Any]) -> Request:
-        """A checked request, not yet added; changes nothing, so any thread may call it.
+        """A checked request, not yet added; changes nothing, so any thread may call it. `parameters` are those of
+        Sampling and `lora_name`, the adapter that answers it.
 
         ValueError in one line when it is wrong or can never fit, with the numbers.
         """
-        sampling = Sampling.parse(parameters)
+        sampling = Sampling.parse({name: value for name, value in parameters.items() if name != LORA_NAME})
+        name = parameters.get(LORA_NAME)
+        adapter = None if name is None else self.adapters.get(name)
         tokens = list(self.tokenizer.encode(prompt).ids if isinstance(prompt, str) else prompt)
         if not tokens:
             raise ValueError("prompt is empty; allowed: one token or more")
@@ -104,7 +113,8 @@ class Engine:
                 f"{len(tokens) + sampling.max_tokens}; allowed: {self.limit} together"
             )
         text = TextStream(self.tokenizer, sampling.stop)
-        return Request(id, tokens, len(tokens), sampling, text, np.random.default_rng(sampling.seed))
+        random = np.random.default_rng(sampling.seed)
+        return Request(id, tokens, len(tokens), sampling, text, random, adapter=adapter)
 
     def add(self, request: Request) -> None:
         """Queues it behind all others. ValueError when a request of that id is still there."""
@@ -199,9 +209,9 @@ class Engine:
         # prompt's next piece, and its logits are not looked at.
         rows = self.running[: max(ready[-1] + 1, self._batch)]
         tokens, positions = [request.tokens[-1] for request in rows], [request.cached for request in rows]
-        padding = max(0, self._batch - len(rows))
+        padding, adapters = max(0, self._batch - len(rows)), [request.adapter for request in rows]
         assert self.cache is not None  # noqa: S101
-        logits = self.decoder.decode(tokens + [0] * padding, positions + positions[-1:] * padding, self.cache)
+        logits = self.decoder.decode(tokens + [0] * padding, positions + positions[-1:] * padding, self.cache, adapters)
         requests = [rows[row] for row in ready]
         for request in requests:
             request.cached += 1
@@ -217,7 +227,7 @@ class Engine:
             if request.pending > 1 and budget:  # one pending token is written, not read
                 take = min(request.pending, budget)
                 piece = request.tokens[request.cached : request.cached + take]
-                spans.append(Span(piece, self.running.index(request), request.cached))
+                spans.append(Span(piece, self.running.index(request), request.cached, request.adapter))
                 requests.append(request)
                 request.cached += take
                 budget -= take
@@ -235,7 +245,7 @@ class Engine:
         if not self.running:
             return []
         began = time.perf_counter_ns()
-        spans = [Span(request.tokens) for request in self.running]
+        spans = [Span(request.tokens, adapter=request.adapter) for request in self.running]
         outputs = self._take(list(self.running), self.decoder.prefill(spans, None))
         self.counters.prefill_tokens += sum(len(span.tokens) for span in spans)
         self.counters.decode_s += (time.perf_counter_ns() - began) / 1e9
@@ -270,6 +280,7 @@ class Engine:
         self, request: Request, reason: Any, error: str | None = None, token: Any = None, text: str = ""
     ) -> Output:
         del self._requests[request.id]
+        request.adapter = None  # one that is unloaded waits for this
         return Output(request.id, token, text, reason, request.prompt_tokens, request.output_tokens, error)
 
     def _count(self, began: int) -> None:

@@ -19,6 +19,7 @@ from .attention import attention
 from .compiled_before import keep
 from .formats import BF16, BLOCK, INT8, INT8_WEIGHT, LANES
 from .kernels import ADD, STORE, SWIGLU, Placed, byte_at, enter, norm, product, words_of
+from .low_rank import Adapted, lower
 from .pieces import close, finish, is_over, leave, take, wait
 from .pieces import enter as come_in
 from .tiles import TILE
@@ -52,13 +53,16 @@ class Weights(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A row is a token; int64. `last` are the rows whose logits are asked for."""
+    """A row is a token; int64. `last` are the rows whose logits are asked for. `adapters`: of each row the address of
+    its PackedAdapter, 0 for none; `adapted` whether any has one."""
 
     tokens: Any
     positions: Any
     slots: Any
     last: Any
     distinct: bool  # no two rows share a slot
+    adapters: Any
+    adapted: bool
 
 
 class Cache(NamedTuple):
@@ -86,6 +90,7 @@ class Space(NamedTuple):
     inner: Any  # uint32 [rows, mlp / 2]
     meeting: Any  # int64 [pieces.places(phases, threads)]
     entered: Any  # uint32 [threads, rows, …]: rows as the next matrix wants them; with MANY rows the first's is all's
+    low: Any  # float32 [threads, rows, …]: what adapters make of a row on its way there
     row: Any  # float32 [threads, …]: a row on its way there
     queries: Any  # uint32 [threads, group, head_dim / 2]
     scores: Any  # float32 [threads, group, tokens]
@@ -145,34 +150,37 @@ def entered(
     pairs: Any,
     columns: Any,
     rows: Any,
+    adapted: Any,
     space: Any,
     phase: Any,
     me: Any,
 ) -> Any:
-    """Rows as `matrix` wants them: of the stream, normed by norm `which`, or of bfloat16 `pairs` where that is -1.
+    """Rows as `matrix` wants them: of the stream, normed by norm `which`, or of bfloat16 `pairs` where that is -1; and
+    what their adapters make of them.
 
     Few rows each thread makes for itself, since to meet once more would cost more, and none when the product that comes
     next is over. Many they share, in phase `phase`."""
-    if which < 0 and (matrix.format == BF16 or matrix.format == INT8_WEIGHT):
+    as_they_are = which < 0 and (matrix.format == BF16 or matrix.format == INT8_WEIGHT)
+    if as_they_are and not adapted.on:
         return pairs
     threads = len(space.sums)
     if rows < MANY:
         out = space.entered[me]
         if not is_over(space.meeting, phase + 1, blocks, threads):
             for row in range(rows):
-                enter_row(shape, weights, matrix, which, pairs, columns, row, space, out, row, me)
-        return out
+                enter_row(shape, weights, matrix, which, pairs, columns, row, adapted, space, out, row, me)
+        return pairs if as_they_are else out
     out, pieces, done = space.entered[0], (rows + TILE - 1) // TILE, 0
     while True:
         piece = take(space.meeting, phase, pieces, threads, me)
         if piece < 0:
             break
         for row in range(piece * TILE, min((piece + 1) * TILE, rows)):
-            enter_row(shape, weights, matrix, which, pairs, columns, row, space, out, row, me)
+            enter_row(shape, weights, matrix, which, pairs, columns, row, adapted, space, out, row, me)
         done += 1
     finish(space.meeting, phase, threads, done)
     wait(space.meeting, phase, pieces, threads)
-    return out
+    return pairs if as_they_are else out
 
 
 @njit
@@ -184,6 +192,7 @@ def enter_row(
     pairs: Any,
     columns: Any,
     row: Any,
+    adapted: Any,
     space: Any,
     out: Any,
     to: Any,
@@ -194,7 +203,17 @@ def enter_row(
         norm(space.x, row, weights.norms[which], np.float32(shape.norm_eps), own)
     else:
         expand(pairs.view(np.uint16)[row], columns, own)
-    enter(matrix, own, columns, out, to)
+    if which >= 0 or (matrix.format != BF16 and matrix.format != INT8_WEIGHT):
+        enter(matrix, own, columns, out, to)
+    if adapted.on:
+        lower(adapted, row, own, to)
+
+
+@njit
+def adapted_by(batch: Any, layer: Any, part: Any, on: Any, space: Any, me: Any) -> Any:
+    """The batch's adapters in a product; what they make of a row lies where the row does, see `entered`."""
+    low = space.low[me if len(batch.tokens) < MANY else 0]
+    return Adapted(on, batch.adapters, layer, part, low)
 
 
 @njit
@@ -222,23 +241,30 @@ def run(me: Any, shape: Any, weights: Any, batch: Any, cache: Any, space: Any, l
     for layer in range(shape.layers):
         qkv, out = placed(weights, layer, QKV), placed(weights, layer, OUT)
         gate_up, down = placed(weights, layer, GATE_UP), placed(weights, layer, DOWN)
-        x = entered(shape, weights, qkv, qkv_blocks, 2 * layer, nothing, hidden, rows, space, phase, me)
-        product(phase + 1, weights.arena, qkv, qkv_blocks, x, rows, STORE, space.qkv, space, me)
+        here = adapted_by(batch, layer, QKV, batch.adapted, space, me)
+        x = entered(shape, weights, qkv, qkv_blocks, 2 * layer, nothing, hidden, rows, here, space, phase, me)
+        product(phase + 1, weights.arena, qkv, qkv_blocks, x, rows, here, STORE, space.qkv, space, me)
         if not batch.distinct:  # a row looks at keys of other rows, so all must be there
             attention(shape, weights, batch, cache, space, layer, phase + 2, me, True, False)
         attention(shape, weights, batch, cache, space, layer, phase + 3, me, batch.distinct, True)
-        x = entered(shape, weights, out, hidden_blocks, none, space.answer, heads, rows, space, phase + 4, me)
-        product(phase + 5, weights.arena, out, hidden_blocks, x, rows, ADD, space.x, space, me)
-        x = entered(shape, weights, gate_up, mlp_blocks, 2 * layer + 1, nothing, hidden, rows, space, phase + 6, me)
-        product(phase + 7, weights.arena, gate_up, mlp_blocks, x, rows, SWIGLU, inner, space, me)
-        x = entered(shape, weights, down, hidden_blocks, none, space.inner, shape.mlp, rows, space, phase + 8, me)
-        product(phase + 9, weights.arena, down, hidden_blocks, x, rows, ADD, space.x, space, me)
+        here = adapted_by(batch, layer, OUT, batch.adapted, space, me)
+        x = entered(shape, weights, out, hidden_blocks, none, space.answer, heads, rows, here, space, phase + 4, me)
+        product(phase + 5, weights.arena, out, hidden_blocks, x, rows, here, ADD, space.x, space, me)
+        here = adapted_by(batch, layer, GATE_UP, batch.adapted, space, me)
+        x = entered(
+            shape, weights, gate_up, mlp_blocks, 2 * layer + 1, nothing, hidden, rows, here, space, phase + 6, me
+        )
+        product(phase + 7, weights.arena, gate_up, mlp_blocks, x, rows, here, SWIGLU, inner, space, me)
+        here = adapted_by(batch, layer, DOWN, batch.adapted, space, me)
+        x = entered(shape, weights, down, hidden_blocks, none, space.inner, shape.mlp, rows, here, space, phase + 8, me)
+        product(phase + 9, weights.arena, down, hidden_blocks, x, rows, here, ADD, space.x, space, me)
         phase += 10
     head, last = placed(weights, shape.layers, HEAD), 2 * shape.layers
     x, blocks = space.entered[me], logits.shape[1] // BLOCK
+    here = adapted_by(batch, 0, 0, False, space, me)
     for i, row in enumerate(batch.last):
-        enter_row(shape, weights, head, last, nothing, hidden, row, space, x, i, me)
-    product(phase, weights.arena, head, blocks, x, len(batch.last), STORE, logits, space, me)
+        enter_row(shape, weights, head, last, nothing, hidden, row, here, space, x, i, me)
+    product(phase, weights.arena, head, blocks, x, len(batch.last), here, STORE, logits, space, me)
 
 
 @keep

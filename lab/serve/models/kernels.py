@@ -15,6 +15,7 @@ import numpy as np
 from numba import njit
 
 from .formats import BF16, BLOCK, INT4, INT8, INT8_WEIGHT, LANES
+from .low_rank import lift
 from .pieces import finish, take, wait
 from .tiles import FEW, LEVELS, TILE, tile_bf16, tile_int4, tile_int8, tile_int8_weight
 from .vector_code import bits, from_bits, nearest, rounded
@@ -141,9 +142,20 @@ STORE, ADD, SWIGLU = range(3)
 
 @njit
 def product(
-    phase: Any, arena: Any, matrix: Any, blocks: Any, x: Any, rows: Any, end: Any, out: Any, space: Any, me: Any
+    phase: Any,
+    arena: Any,
+    matrix: Any,
+    blocks: Any,
+    x: Any,
+    rows: Any,
+    adapted: Any,
+    end: Any,
+    out: Any,
+    space: Any,
+    me: Any,
 ) -> None:
-    """`rows` rows of x, as the matrix wants them, times the matrix, ended by `end` in `out`; all threads' work."""
+    """`rows` rows of x, as the matrix wants them, times the matrix, each changed by its adapter, ended by `end` in
+    `out`; all threads' work."""
     sums, words, threads = space.sums[me], words_of(matrix), len(space.sums)
     passes, done = rows // TILE + (rows % TILE + FEW - 1) // FEW, 0
     while True:
@@ -160,6 +172,8 @@ def product(
             if passes > 1:
                 ahead += matrix.steps * stride
             scale(matrix, arena, at, sums, n)
+            if adapted.on:
+                lift(adapted, row, n, block, sums)
             if end == STORE:
                 store(sums, n, out, row, block)
             elif end == ADD:

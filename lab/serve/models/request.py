@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,6 +24,7 @@ class Request:
     random: np.random.Generator
     number: int = 0  # in order of arrival
     cached: int = 0
+    adapter: Any = None  # the decoder's own kind, until the request has ended
 
     @property
     def output_tokens(self) -> int:
