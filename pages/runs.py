@@ -3,7 +3,7 @@
 import streamlit as st
 
 from lab.show.states import state_word
-from lab.show.ui import frame, listing, reads, tracking
+from lab.show.ui import cassettes, frame, listing, reads, tracking
 
 frame.with_app()
 st.title("Runs")
@@ -13,6 +13,7 @@ if said := st.session_state.pop("runs_said", None):
 if not lines:
     st.info("Nothing has run yet. Start a run, and it is kept here until you delete it.", icon=":material/info:")
     st.page_link("pages/start.py", label="Go to Start", icon=":material/home:")
+    cassettes.listed()
     st.stop()
 
 words, states = st.columns([3, 5], vertical_alignment="bottom")
@@ -29,3 +30,4 @@ if not found:
 else:
     listing.table(shown)
 tracking.to_mlflow(found)
+cassettes.listed()

@@ -1,4 +1,5 @@
-"""What open pages ask for while they stand: the live figures of a run, and whether the lab's state has changed.
+"""What open pages ask for while they stand: the figures of a run, how far it is, and whether the
+lab's state has changed.
 
 A page of Streamlit that redraws itself reruns its script, sends every element again and lets the browser rebuild them,
 which took 5 to 15 % of a core beside what is measured; a browser that asks for a few numbers and puts them in place
@@ -15,6 +16,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -29,8 +31,9 @@ from lab.run.live import Live, LiveView
 from lab.run.status import FINAL
 from lab.serve import record
 from lab.show.moment import draw, moment
+from lab.show.states import STATES
 
-LIVE, STATE = "lab/live", "lab/state"
+LIVE, PROGRESS, STATE = "lab/live", "lab/progress", "lab/state"
 """Where pages ask, relative to the dashboard's address."""
 FRESH_S = 0.4
 """Two browsers that ask within this time see the same look, which is then read once."""
@@ -89,13 +92,36 @@ def live(request: Request) -> Response:
         return JSONResponse({"error": str(error)}, status_code=404)
 
 
+def progress(request: Request) -> Response:
+    """How far a run is. Query: `blocks`, 1 for another token with each block."""
+    try:
+        folder = RunFolder.open(request.path_params["run_id"])
+        return JSONResponse(progress_of(folder, each_block=request.query_params.get("blocks") == "1"))
+    except LabError as error:
+        return JSONResponse({"error": str(error)}, status_code=404)
+
+
+def progress_of(folder: RunFolder, *, each_block: bool) -> dict[str, Any]:
+    """State, phase and fraction, and a token that is another once the run is over, or with `each_block` once another
+    block of it has begun."""
+    status = folder.status()
+    blocks = sum(event["kind"] == "block_start" for event in folder.events()) if each_block else 0
+    state = STATES.get(status.state, (status.state, "gray"))[:2]
+    token = json.dumps([status.active, blocks])
+    return {"token": token, "state": state, "phase": status.phase, "progress": status.progress}
+
+
 def state(_: Request) -> Response:
     return JSONResponse({"token": token()})
 
 
 def routes() -> list[Route]:
     """For the application that serves the pages (asgi.py)."""
-    return [Route(f"/{LIVE}/{{run_id}}", live), Route(f"/{STATE}", state)]
+    return [
+        Route(f"/{LIVE}/{{run_id}}", live),
+        Route(f"/{PROGRESS}/{{run_id}}", progress),
+        Route(f"/{STATE}", state),
+    ]
 
 
 def token() -> str:

@@ -102,3 +102,16 @@ def test_of_runs_that_ended_only_the_status_files_times_are_read(
     RunFolder(full_home / "runs" / FAILED, {}).set_status("running")
     feed.token()
     assert opened == [FAILED]
+
+
+def test_progress_is_another_text_only_once_there_is_something_to_build(empty_home: Path) -> None:
+    folder = load_run()
+    first, by_block = (feed.progress_of(folder, each_block=each) for each in (False, True))
+    assert (first["state"], first["progress"]) == (("running", "blue"), 0.5)
+    folder.set_status("running", phase="block 2 of 4", progress=0.75)
+    begun(folder, 50.0)
+    then = feed.progress_of(folder, each_block=False)
+    assert (then["token"], then["phase"], then["progress"]) == (first["token"], "block 2 of 4", 0.75)
+    assert feed.progress_of(folder, each_block=True)["token"] != by_block["token"]
+    folder.set_status("done")
+    assert feed.progress_of(folder, each_block=False)["token"] != first["token"]

@@ -124,5 +124,6 @@ def test_while_it_runs_the_page_shows_who_is_loaded(app):
     app.query_params["run"] = "20261130-010901-multi-model-goes"
     app.run()
     assert not app.exception
-    assert "block 4 of 4" in words(app) or any("block 4 of 4" in p.proto.text for p in app.get("progress"))
+    given = [json.loads(node.proto.mixed.json or node.proto.json) for node in app.get("bidi_component")]
+    assert ["block 4 of 4"] == [data["phase"] for data in given if "phase" in data]
     assert any("times one had to go so that another fitted" in alt for alt in alts(app))

@@ -19,10 +19,10 @@ from lab.run.text import doubt
 from lab.show.charts import levels
 from lab.show.charts.figure import Chart
 from lab.show.grid import Grid, brief, forbidding, middle, why_missing
-from lab.show.ui import asking, betting, chart, guide, pricing, reads, runs
+from lab.show.ui import asking, betting, chart, guide, pricing, reads, recording, runs
 from lab.show.ui.cards import Card, cards
 from lab.show.ui.topic import Seen, Topic
-from lab.show.ui.words import badge, told, why_ended
+from lab.show.ui.words import told, why_ended
 from lab.spec import Slo, parse
 
 HOLDS = {
@@ -85,24 +85,21 @@ def page(topic: Topic) -> None:
 def _waiting(topic: Topic, folder: RunFolder) -> None:
     """While the run goes on: how far it is, where to watch it, and what can be seen here already."""
 
-    @st.fragment(run_every=2.0, key="ab_waiting")
-    def tick() -> None:
-        with told():
-            look()
-
+    @st.fragment(key="ab_waiting")
     def look() -> None:
-        status = folder.status()
-        if not status.active:
-            reads.run_lines.clear()
-            st.rerun()
-        with st.container(border=True):
-            st.progress(min(1.0, status.progress or 0.0), text=f"{badge(status.state)} {status.phase}")
-            st.page_link(
-                "pages/live.py", label="Watch it", icon=":material/monitoring:", query_params={"run": folder.run_id}
-            )
-        _two_by_two(topic.meanwhile(folder), f"{topic.prefix}_meanwhile")
+        with told():
+            if not folder.status().active:
+                reads.run_lines.clear()
+                st.rerun()
+            drawn = topic.meanwhile(folder)
+            with st.container(border=True):
+                recording.progress(folder, reads.run_lines.clear, each_block=bool(drawn), key="ab_progress")
+                st.page_link(
+                    "pages/live.py", label="Watch it", icon=":material/monitoring:", query_params={"run": folder.run_id}
+                )
+            _two_by_two(drawn, f"{topic.prefix}_meanwhile")
 
-    tick()
+    look()
 
 
 def _happened(topic: Topic, folder: RunFolder, document: dict[str, Any]) -> Seen | None:
