@@ -17,6 +17,7 @@ COMMANDS = {
     "run": "run an experiment",
     "call": "one request to one model, and what it answers",
     "load": "put one load on one model",
+    "batch": "a file of inputs through a model into a file of answers; goes on where it was stopped",
     "leak": "load and unload a model again and again: does its memory come back?",
     "quantize": "find the integer weights of a language model ahead of time",
     "quality": "what a format costs in quality, beside the unquantized weights",

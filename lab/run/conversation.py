@@ -28,6 +28,7 @@ from lab import priority
 from lab.errors import ModelError, ServerError
 from lab.run.lock import who_measures
 from lab.serve import repository, weights
+from lab.serve.chat import as_turn
 from lab.serve.triton import Server
 from lab.spec import ModelSpec
 
@@ -71,7 +72,7 @@ def prepare(spec: ModelSpec) -> str:
     if server is None:
         raise ServerError("Triton ended just now; start it again")
     with server:
-        if not _in_force(server, spec):
+        if not in_force(server, spec):
             server.load(spec)
         return server.grpc_url
 
@@ -138,12 +139,6 @@ def request(prompt: str, sampling: Mapping[str, Any]) -> dict[str, np.ndarray]:
     }
 
 
-def as_turn(prompt: str) -> str:
-    """ChatML with SmolLM2's own system line."""
-    system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
-    return f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
-
-
 def stream(grpc_url: str, model: str, inputs: Mapping[str, np.ndarray]) -> Generator[Piece, None, None]:
     """The pieces of the answer to one request, given as tensors. Errors as for `say`."""
     answers: queue.SimpleQueue[tuple[int, Any, InferenceServerException | None]] = queue.SimpleQueue()
@@ -172,7 +167,7 @@ def stream(grpc_url: str, model: str, inputs: Mapping[str, np.ndarray]) -> Gener
         client.close()
 
 
-def _in_force(server: Server, spec: ModelSpec) -> bool:
+def in_force(server: Server, spec: ModelSpec) -> bool:
     """Whether the model that serves under this name was configured from an equal spec."""
     try:
         loaded = server.config(spec.name).get("parameters", {})

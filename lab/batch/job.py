@@ -1,0 +1,286 @@
+"""A batch job from its command to its file.
+
+Two shards are under way at a time, so that the model never waits for the last rows of one; parts are kept in the order
+of the rows. What a job is: the bytes of the input, the model (its configuration and its weights' hashes) and what it
+is asked for. An equal job that is done is not done again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from tokenizers import Tokenizer
+
+from lab.batch import parts, questions, table
+from lab.batch.asking import Answer, Asker
+from lab.batch.table import Row
+from lab.errors import InputError, LabError, RunError
+from lab.gateway.triton import TritonUpstream
+from lab.home import home
+from lab.run.conversation import in_force
+from lab.run.lock import who_measures
+from lab.serve import quantized, repository, weights
+from lab.serve.chat import as_turn
+from lab.serve.triton import Server
+from lab.spec import ModelSpec
+
+SHARD_ROWS, SHARD_BYTES = {"llm": 256}, 8 * 2**20
+OTHER_ROWS = 8192
+"""A shard ends with so many rows, or so many bytes of them: what a kill may cost."""
+UNDER_WAY = 2
+PLACES = 3
+"""Requests of a model that answers once: one computes, one waits, one is on its way."""
+BUDGET_TOKENS = 16_384
+BYTES_A_TOKEN = 4
+"""Where there is no tokenizer; in English prose."""
+LONG = 65_536
+"""Characters beyond which a text is not tokenized to be packed."""
+
+
+@dataclass(frozen=True)
+class Job:
+    spec: ModelSpec
+    source: Path
+    out: Path
+    column: str | None = None
+    id_column: str | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    chat: bool = False
+    overwrite: bool = False
+
+
+@dataclass
+class Progress:
+    """`total` rows as far as that is known before they are read: lines of text, rows of Parquet."""
+
+    done: int
+    total: int | None
+    rate_rps: float | None
+
+    @property
+    def left_s(self) -> float | None:
+        if self.total is None or not self.rate_rps:
+            return None
+        return max(0, self.total - self.done) / self.rate_rps
+
+
+@dataclass(frozen=True)
+class Result:
+    """`repeated_ids`: ids that stand for more than one row, and the first of them. `asked`: rows that this command
+    asked, without those that were done before."""
+
+    rows: int
+    errors: int
+    asked: int
+    seconds: float
+    repeated_ids: int = 0
+    repeated: str | None = None
+    was_done: bool = False
+
+
+Report = Callable[[Progress], None]
+
+
+def run(job: Job, report: Report) -> Result:
+    """InputError for what cannot be asked, RunError for a job that could not go on; parts that are whole stay."""
+    questions.check(job.spec)
+    if not job.source.is_file():
+        raise InputError(f"{job.source}: no such file")
+    table.ending(job.source)
+    table.ending(job.out)
+    if job.source.resolve() == job.out.resolve():
+        raise InputError(f"{job.out}: is the input; allowed: another name")
+    if (holder := who_measures()) is not None:
+        raise RunError(f"run {holder} measures now, and a batch job would falsify its figures; wait or stop it")
+    weights.prepare(job.spec)
+    digest, lines = fingerprint(job.source)
+    kept = parts.Parts(job.out, identity(job, digest), questions.schema(job.spec.family))
+    began = time.monotonic()
+    with kept.held(job.overwrite) as done:
+        if done:
+            told = json.loads(kept.told.read_text())
+            return Result(told["rows"], told["errors"], 0, 0.0, was_done=True)
+        with serving(job.spec) as server:
+            asked = asyncio.run(_Work(job, server, kept, lines, report).run())
+        told = {"finished": datetime.now(UTC).isoformat(timespec="seconds"), "source": job.source.name}
+        rows, failed = kept.assemble(told)
+    repeated, first = repeated_ids(job)
+    return Result(rows, failed, asked, time.monotonic() - began, repeated, first)
+
+
+def identity(job: Job, digest: str) -> dict[str, Any]:
+    """What decides the bytes of OUT."""
+    place = weights.folder(job.spec)
+    return {
+        "input": digest,
+        "column": job.column or questions.COLUMNS[job.spec.family],
+        "id_column": job.id_column,
+        "model": job.spec.model_dump(mode="json", exclude_defaults=True) | {"family": job.spec.family},
+        "weights": quantized.contents(place) if place is not None else [],
+        "sampling": dict(job.sampling),
+        "chat": job.chat,
+        "format": table.ending(job.out),
+        "format_version": 1,
+    }
+
+
+def fingerprint(path: Path) -> tuple[str, int | None]:
+    """SHA-256, and the lines of a text."""
+    hashed, lines = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            hashed.update(block)
+            lines += block.count(b"\n")
+    return hashed.hexdigest(), None if path.suffix.lower() == ".parquet" else lines
+
+
+@contextmanager
+def serving(spec: ModelSpec) -> Iterator[Server]:
+    """The managed server with `spec` in force, loaded anew only where it differs; one of our own where none runs."""
+    server = Server.attach()
+    if server is None:
+        server = Server.start(repository=home() / "repository", log=home() / "triton.log")
+    with server:  # stops what it owns
+        if not serves(server, spec):
+            server.load(spec)
+        yield server
+
+
+def serves(server: Server, spec: ModelSpec) -> bool:
+    """Whether the model of this name serves as `spec` says, its batches too."""
+    wanted = repository.config(spec)
+    return in_force(server, spec) and int(server.config(spec.name).get("max_batch_size", 0)) == wanted.max_batch_size
+
+
+class _Work:
+    def __init__(self, job: Job, server: Server, kept: parts.Parts, lines: int | None, report: Report) -> None:
+        self._job, self._server, self._kept, self._report = job, server, kept, report
+        self._family = job.spec.family
+        self._column = job.column or questions.COLUMNS[self._family]
+        place = weights.tokenizer(job.spec)
+        if self._family == "embedder":
+            place = (weights.folder(job.spec) or Path()) / "tokenizer.json"
+        self._tokenizer = Tokenizer.from_file(str(place)) if place is not None else None
+        self._total = lines
+        self._schema = questions.schema(self._family).append(pa.field(parts.ERROR, pa.string()))
+        self._began = time.monotonic()
+
+    async def run(self) -> int:
+        """Rows asked."""
+        spec, before = self._job.spec, self._kept.rows_done()
+        upstream = TritonUpstream(f"grpc://{self._server.grpc_url}")
+        await upstream.open()
+        llm = self._family == "llm"
+        asker = Asker(
+            upstream,
+            spec,
+            self._job.sampling,
+            places=2 * spec.max_batch_size if llm else PLACES,
+            most=1 if spec.batching is None else spec.batching.max_batch_size,
+            budget=BUDGET_TOKENS,
+            alive=self._server.alive,
+        )
+        shards = self._shards(before)
+        telling = asyncio.create_task(self._tell(asker, before))
+        under_way: deque[tuple[int, asyncio.Task[list[Answer]], list[Row]]] = deque()
+        first = before
+        try:
+            while True:
+                while len(under_way) < UNDER_WAY and (rows := next(shards, None)) is not None:
+                    under_way.append((first, asyncio.create_task(asker.ask(rows, self._lengths(rows))), rows))
+                    first += len(rows)
+                if not under_way:
+                    break
+                start, task, rows = under_way.popleft()
+                try:
+                    answers = await task
+                except ExceptionGroup as failures:
+                    raise first_of(failures) from None
+                self._check_same_model(start, len(rows))
+                self._kept.add(self._part(start, rows, answers))
+        finally:
+            telling.cancel()
+            for _, task, _ in under_way:
+                task.cancel()
+            await upstream.close()
+        return first - before
+
+    def _shards(self, skip: int) -> Iterator[list[Row]]:
+        """The same rows in a shard whenever the job is begun again: a shard ends by what is in it."""
+        limit = SHARD_ROWS.get(self._family, OTHER_ROWS)
+        shard: list[Row] = []
+        size = 0
+        source = table.rows(self._job.source, self._column, self._job.id_column)
+        for row in itertools.islice(source, skip, None):
+            row = questions.asked(self._family, row)
+            if self._job.chat and row.error is None:
+                row = Row(as_turn(row.value), row.id)
+            shard.append(row)
+            size += len(row.value) if isinstance(row.value, str) else 8 * len(row.value or ())
+            if len(shard) == limit or size >= SHARD_BYTES:
+                yield shard
+                shard, size = [], 0
+        if shard:
+            yield shard
+
+    def _lengths(self, rows: list[Row]) -> list[int]:
+        """In tokens: exact where there is a tokenizer and the text is not absurdly long."""
+        if self._tokenizer is None:
+            return [1 for _ in rows]
+        texts = [row.value if isinstance(row.value, str) and len(row.value) <= LONG else "" for row in rows]
+        counts = [len(found.ids) for found in self._tokenizer.encode_batch(texts)]
+        return [
+            count if text else len(row.value or "") // BYTES_A_TOKEN
+            for count, text, row in zip(counts, texts, rows, strict=True)
+        ]
+
+    def _part(self, start: int, rows: list[Row], answers: list[Answer]) -> pa.Table:
+        whole = [{"row": start + i, "id": row.id} | answer for i, (row, answer) in enumerate(zip(rows, answers))]  # noqa: B905
+        columns = {name: [row.get(name) for row in whole] for name in self._schema.names}
+        return pa.table(columns, schema=self._schema)
+
+    def _check_same_model(self, start: int, count: int) -> None:
+        """A shard that another configuration may have answered is not kept."""
+        if not serves(self._server, self._job.spec):
+            raise RunError(
+                f"model {self._job.spec.name} was loaded in another configuration while rows {start} to "
+                f"{start + count - 1} were asked; the same command goes on with row {start}"
+            )
+
+    async def _tell(self, asker: Asker, before: int) -> None:
+        while True:
+            elapsed = time.monotonic() - self._began
+            rate = asker.answered / elapsed if elapsed > 0 and asker.answered else None
+            self._report(Progress(before + asker.answered, self._total, rate))
+            await asyncio.sleep(0.5)
+
+
+def first_of(failures: ExceptionGroup[Exception]) -> Exception:
+    """What was raised on purpose before what was not."""
+    flat = [error for error in failures.exceptions if not isinstance(error, ExceptionGroup)]
+    return next((error for error in flat if isinstance(error, LabError)), failures)
+
+
+def repeated_ids(job: Job) -> tuple[int, str | None]:
+    """(ids that more than one row has, one of them): who joins by them would join wrong."""
+    seen: set[bytes] = set()
+    repeated: dict[bytes, str] = {}
+    for row in table.rows(job.source, job.column or questions.COLUMNS[job.spec.family], job.id_column):
+        if row.id is not None:
+            short = hashlib.blake2b(row.id.encode(), digest_size=8).digest()
+            if short in seen and len(repeated) < 100_000:
+                repeated.setdefault(short, row.id)
+            seen.add(short)
+    return len(repeated), next(iter(repeated.values()), None)

@@ -1,0 +1,151 @@
+"""What a job has done so far, in OUT.parts: which job it is, and a file of answers for each shard that is whole.
+
+A part appears under its name only when it is on the disk, so what is there counts, whatever became of the process. At
+the end the parts, in order, become OUT (and OUT.errors.jsonl, where rows had errors), OUT.job.json says what made it,
+and the folder goes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from lab.batch import table
+from lab.errors import InputError, RunError
+
+ERROR = "error"
+"""The last column of a part: why a row has no answer. Not of OUT."""
+
+
+class Parts:
+    """`job` tells this job from any other: equal ones give equal output. Use within `held`."""
+
+    def __init__(self, out: Path, job: dict[str, Any], schema: pa.Schema) -> None:
+        self._out, self._job, self._schema = out, job, schema
+        self._kind = table.ending(out)
+        self._folder = beside(out, ".parts")
+        self._count = 0  # parts that are whole
+        self.errors, self.told = beside(out, ".errors.jsonl"), beside(out, ".job.json")
+
+    @contextmanager
+    def held(self, overwrite: bool) -> Iterator[bool]:
+        """Whether the job is done already. InputError when OUT is another job's and not to be written over, RunError
+        when another process writes it now."""
+        self._out.parent.mkdir(parents=True, exist_ok=True)
+        lock = beside(self._out, ".lock")
+        with lock.open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunError(f"{self._out}: another batch job writes it now; wait for its end") from None
+            try:
+                yield self._is_done(overwrite)
+            finally:
+                lock.unlink(missing_ok=True)
+
+    def _is_done(self, overwrite: bool) -> bool:
+        if self._out.exists():
+            if _read(self.told).get("job") == self._job:
+                shutil.rmtree(self._folder, ignore_errors=True)
+                return True
+            if not overwrite:
+                raise InputError(f"{self._out}: exists, by another job; allowed: another name, or --overwrite")
+            for path in (self.told, self.errors, self._out):
+                path.unlink(missing_ok=True)
+        found = _read(self._folder / "job.json")
+        if found and found != self._job:
+            differing = ", ".join(sorted(key for key in found | self._job if found.get(key) != self._job.get(key)))
+            if not overwrite:
+                raise InputError(
+                    f"{self._folder}: half of another job, which differs in {differing}; allowed: that job's command, "
+                    "another OUT, or --overwrite"
+                )
+            shutil.rmtree(self._folder)
+        self._folder.mkdir(exist_ok=True)
+        _write(self._folder / "job.json", json.dumps(self._job).encode())
+        return False
+
+    def done(self) -> list[Path]:
+        """The parts that are there without a gap."""
+        while self._part(self._count).exists():
+            self._count += 1
+        return [self._part(number) for number in range(self._count)]
+
+    def _part(self, number: int) -> Path:
+        return self._folder / f"{number:08d}.arrow"
+
+    def rows_done(self) -> int:
+        return sum(read_part(path).num_rows for path in self.done())
+
+    def add(self, part: pa.Table) -> None:
+        """`part` has OUT's columns and ERROR. OSError when the disk is full: what was done stays."""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, part.schema) as file:
+            file.write_table(part)
+        _write(self._part(len(self.done())), sink.getvalue().to_pybytes())
+
+    def assemble(self, told: dict[str, Any]) -> tuple[int, int]:
+        """OUT and what is beside it, from the parts: (rows, of them with an error)."""
+        new, new_errors = beside(self._out, ".new"), beside(self._out, ".errors.new")
+        rows = failed = 0
+        writer = table.writer(new, self._kind, self._schema)
+        try:
+            with new_errors.open("w", encoding="utf-8") as errors:
+                for path in self.done():
+                    part = read_part(path)
+                    for i, error in enumerate(part.column(ERROR).to_pylist()):
+                        if error is not None:
+                            failed += 1
+                            row = {"row": rows + i, "id": part.column("id")[i].as_py(), "error": error}
+                            errors.write(json.dumps(row, ensure_ascii=False) + "\n")
+                    rows += part.num_rows
+                    writer.write(part.drop_columns([ERROR]))
+        finally:
+            writer.close()
+        for path in (new, new_errors):
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        _write(self.told, json.dumps({"job": self._job, "rows": rows, "errors": failed, **told}, indent=2).encode())
+        if failed:
+            new_errors.replace(self.errors)
+        else:
+            new_errors.unlink()
+            self.errors.unlink(missing_ok=True)
+        new.replace(self._out)
+        shutil.rmtree(self._folder)
+        return rows, failed
+
+
+def read_part(path: Path) -> pa.Table:
+    with pa.memory_map(str(path)) as file:
+        return pa.ipc.open_file(file).read_all()
+
+
+def beside(out: Path, ending: str) -> Path:
+    return out.with_name(out.name + ending)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write(path: Path, content: bytes) -> None:
+    """All of it or nothing, also when the power fails."""
+    new = path.with_name(path.name + ".new")
+    with new.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)

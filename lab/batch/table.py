@@ -1,0 +1,209 @@
+"""Rows in, rows out: JSON lines, CSV and Parquet, by the name's ending, a few at a time however long the file is.
+
+A row that cannot be read is a row with an error, so that every row of the input has its row of the output. Only what
+concerns all rows (no such file, no such column, not that format) is refused.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lab.errors import InputError
+from lab.refusal import nearest
+
+LARGEST_ROW = 64 * 2**20
+"""Bytes of a line, and of a cell of CSV."""
+AT_ONCE = 1024
+"""Rows of Parquet read together."""
+ENDINGS = (".jsonl", ".ndjson", ".csv", ".parquet")
+
+
+@dataclass(frozen=True)
+class Row:
+    """`value` is what the model is asked; None with an `error`, which says why it is not. `id` as the file has it."""
+
+    value: Any
+    id: str | None = None
+    error: str | None = None
+
+
+def ending(path: Path) -> str:
+    """Which format a file is; InputError for none of these."""
+    found = path.suffix.lower()
+    if found not in ENDINGS:
+        raise InputError(f"{path}: a file ending in {found or 'nothing'!r}; allowed: {', '.join(ENDINGS)}")
+    return found
+
+
+def rows(path: Path, column: str, id_column: str | None) -> Iterator[Row]:
+    """The rows of a file. With `id_column` None there are ids where the file has a column "id".
+
+    InputError when the file cannot be read, or has not these columns (JSON lines have them row by row)."""
+    kind = ending(path)
+    try:
+        if path.stat().st_size == 0 and kind != ".parquet":
+            return
+        if kind == ".parquet":
+            yield from _of_parquet(path, column, id_column)
+        elif kind == ".csv":
+            yield from _of_csv(path, column, id_column)
+        else:
+            yield from _of_lines(path, column, id_column)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+
+
+def _of_lines(path: Path, column: str, id_column: str | None) -> Iterator[Row]:
+    """An empty line is no row."""
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(LARGEST_ROW + 1):
+            number += 1
+            if len(line) > LARGEST_ROW:
+                while line and not line.endswith(b"\n"):
+                    line = file.readline(LARGEST_ROW)
+                yield Row(None, None, f"line {number}: longer than {LARGEST_ROW >> 20} MiB")
+            elif line.strip():
+                yield _of_line(line, number, column, id_column)
+
+
+def _of_line(line: bytes, number: int, column: str, id_column: str | None) -> Row:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        said = str(error).split(":")[0].splitlines()[0] if not isinstance(error, RecursionError) else "nested too deep"
+        return Row(None, None, f"line {number}: not JSON: {said}")
+    if not isinstance(found, dict):
+        return Row(None, None, f"line {number}: {type(found).__name__}; allowed: an object with the field {column!r}")
+    id = _id(found.get(id_column or "id"))
+    if column not in found:
+        return Row(None, id, f"line {number}: no field {column!r}{nearest(column, found)}")
+    return Row(found[column], id)
+
+
+def _of_csv(path: Path, column: str, id_column: str | None) -> Iterator[Row]:
+    csv.field_size_limit(LARGEST_ROW)
+    # A byte that is no UTF-8 becomes a surrogate, which is one row's error and not the file's.
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        reader = csv.reader(file, strict=True)
+        try:
+            header = next(reader)
+        except (csv.Error, StopIteration) as error:
+            raise InputError(f"{path}: no CSV: {error or 'no header'}") from None
+        at, id_at = _places(path, header, column, id_column)
+        while True:
+            try:
+                cells = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                yield Row(None, None, f"line {reader.line_num}: no CSV: {error}")
+                continue
+            if not cells:  # an empty line
+                continue
+            if len(cells) != len(header):
+                yield Row(None, None, f"line {reader.line_num}: {len(cells)} cells; allowed: {len(header)}")
+                continue
+            id = None if id_at is None else cells[id_at]
+            if not _is_text(cells[at]):
+                yield Row(None, id, f"line {reader.line_num}: not UTF-8")
+                continue
+            yield Row(cells[at], id)
+
+
+def _of_parquet(path: Path, column: str, id_column: str | None) -> Iterator[Row]:
+    try:
+        file = pq.ParquetFile(path)
+        at, id_at = _places(path, file.schema_arrow.names, column, id_column)
+        names = [file.schema_arrow.names[i] for i in (at, id_at) if i is not None]
+        for batch in file.iter_batches(AT_ONCE, columns=names):
+            ids = [None] * len(batch) if id_at is None else batch.column(names[-1]).to_pylist()
+            for value, id in zip(batch.column(column).to_pylist(), ids, strict=True):
+                yield Row(value, _id(id))
+    except pa.ArrowException as error:
+        raise InputError(f"{path}: no Parquet: {str(error).splitlines()[0]}") from None
+
+
+def _places(path: Path, names: Sequence[str], column: str, id_column: str | None) -> tuple[int, int | None]:
+    for name in (column, id_column):
+        if name is not None and name not in names:
+            raise InputError(f"{path}: no column {name!r}{nearest(name, names)}; it has {', '.join(names)}")
+    wanted = id_column or "id"
+    return list(names).index(column), list(names).index(wanted) if wanted in names else None
+
+
+def _id(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# --- out ----------------------------------------------------------------------------------------------------------
+
+
+class Writer(Protocol):
+    def write(self, table: pa.Table) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def writer(path: Path, kind: str, schema: pa.Schema) -> Writer:
+    """Writes tables of `schema` to `path` in the format of that ending; the same tables give the same bytes."""
+    if kind == ".parquet":
+        return _Parquet(path, schema)
+    return _Csv(path, schema) if kind == ".csv" else _Lines(path)
+
+
+class _Parquet:
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._writer = pq.ParquetWriter(path, schema)
+
+    def write(self, table: pa.Table) -> None:
+        self._writer.write_table(table)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Csv:
+    """A list is written as JSON."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._file: IO[str] = path.open("w", encoding="utf-8", newline="")
+        self._writer = csv.writer(self._file, lineterminator="\n")
+        self._writer.writerow(schema.names)
+
+    def write(self, table: pa.Table) -> None:
+        for row in table.to_pylist():
+            self._writer.writerow([json.dumps(cell) if isinstance(cell, list) else cell for cell in row.values()])
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Lines:
+    def __init__(self, path: Path) -> None:
+        self._file: IO[str] = path.open("w", encoding="utf-8")
+
+    def write(self, table: pa.Table) -> None:
+        for row in table.to_pylist():
+            self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+    def close(self) -> None:
+        with suppress(ValueError):
+            self._file.close()

@@ -1,0 +1,80 @@
+"""The command against a real Triton: killed, resumed, done before."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lab.batch import job
+from lab.load.payload import held_out_digits
+from lab.spec import Batching, ModelSpec
+
+DIGITS = ModelSpec(name="digits", batching=Batching(max_batch_size=64))
+ROWS = 3000
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    path = tmp_path_factory.mktemp("batch") / "in.jsonl"
+    digits = held_out_digits()
+    with path.open("w") as file:
+        for i in range(ROWS):
+            row = {"id": i, "image": digits[i % len(digits)].tolist()}
+            file.write(json.dumps(row) + "\n" if i != 7 else "{}\n")
+    return path
+
+
+@pytest.mark.triton
+def test_a_job_that_is_killed_ends_as_if_it_had_not_been(triton_server, images, tmp_path, monkeypatch):
+    monkeypatch.setattr(job, "OTHER_ROWS", 100)
+    straight = tmp_path / "straight.jsonl"
+    result = job.run(job.Job(DIGITS, images, straight), lambda progress: None)
+    assert (result.rows, result.errors, result.asked) == (ROWS, 1, ROWS)
+    answers = [json.loads(line) for line in straight.read_text().splitlines()]
+    assert [answer["row"] for answer in answers] == list(range(ROWS))
+    logits = triton_server_logits(triton_server, held_out_digits())
+    assert [answer["answer"] for answer in answers if answer["row"] != 7] == [
+        int(logits[i % len(logits)].argmax()) for i in range(ROWS) if i != 7
+    ]
+    killed = tmp_path / "killed.jsonl"
+    parts = killed.with_name("killed.jsonl.parts")
+    child = subprocess.Popen([sys.executable, "-c", KILLED, str(images), str(killed)], env=dict(os.environ))
+    while not (parts / "00000003.arrow").exists():
+        assert child.poll() is None
+        time.sleep(0.005)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    again = job.run(job.Job(DIGITS, images, killed), lambda progress: None)
+    assert again.asked < ROWS
+    assert killed.read_bytes() == straight.read_bytes()
+    assert job.run(job.Job(DIGITS, images, killed), lambda progress: None).was_done
+
+
+KILLED = f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from lab.batch import job
+from lab.spec import Batching, ModelSpec
+job.OTHER_ROWS = 100
+spec = ModelSpec(name="digits", batching=Batching(max_batch_size=64))
+job.run(job.Job(spec, Path(sys.argv[1]), Path(sys.argv[2])), lambda progress: None)
+"""
+
+
+def triton_server_logits(server, images):
+    """By tritonclient, an image at a time."""
+    import tritonclient.grpc as triton
+
+    logits = []
+    for image in images:
+        tensor = triton.InferInput("IMAGE", [1, 64], "FP32")
+        tensor.set_data_from_numpy(image[None].astype(np.float32))
+        logits.append(server.client.infer("digits", [tensor]).as_numpy("LOGITS")[0])
+    return logits

@@ -1,0 +1,73 @@
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lab.batch import table
+from lab.batch.table import Row, rows
+from lab.errors import InputError
+
+
+def test_lines_that_are_no_rows_are_rows_with_an_error(tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(
+        b'{"id": 1, "text": "one"}\n\n{"text": 2}\n{"text": "thr\n[1]\n{"id": "e", "txt": ""}\n\xff\n{"text": "last"}'
+    )
+    one, two, broken, listed, missing, bytes_, last = rows(path, "text", None)
+    assert (one, two, last) == (Row("one", "1"), Row(2), Row("last"))
+    assert broken.error == "line 4: not JSON: Invalid control character at"
+    assert listed.error == "line 5: list; allowed: an object with the field 'text'"
+    assert (missing.id, missing.error) == ("e", "line 6: no field 'text'; did you mean \"txt\"?")
+    assert bytes_.error.startswith("line 7: not JSON")
+
+
+def test_a_row_of_csv_that_is_broken_costs_itself_only(tmp_path):
+    path = tmp_path / "in.csv"
+    path.write_bytes(b'id,text\na,"one, two"\nb\n\nc,"three\nlines"\nd,\xff\ne,last\n')
+    found = list(rows(path, "text", None))
+    assert [(row.id, row.value) for row in found] == [
+        ("a", "one, two"),
+        (None, None),
+        ("c", "three\nlines"),
+        ("d", None),
+        ("e", "last"),
+    ]
+    assert [row.error for row in found] == [None, "line 3: 1 cells; allowed: 2", None, "line 7: not UTF-8", None]
+
+
+def test_parquet_is_read_by_its_columns(tmp_path):
+    path = tmp_path / "in.parquet"
+    pq.write_table(pa.table({"key": [7, 8], "other": [0, 0], "text": ["a", None]}), path)
+    assert list(rows(path, "text", "key")) == [Row("a", "7"), Row(None, "8")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("in.csv", b"id,txt\n1,2\n", "no column 'text'; did you mean \"txt\"?; it has id, txt"),
+        ("in.parquet", b"", "no Parquet"),
+        ("in.parquet", b"PAR1 and not more", "no Parquet"),
+        ("in.txt", b"", "allowed: .jsonl, .ndjson, .csv, .parquet"),
+    ],
+)
+def test_what_concerns_all_rows_is_refused(tmp_path, name, content, said):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError) as refused:
+        list(rows(tmp_path / name, "text", None))
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["in.jsonl", "in.csv"])
+def test_an_empty_file_has_no_rows(tmp_path, name):
+    (tmp_path / name).touch()
+    assert list(rows(tmp_path / name, "text", None)) == []
+
+
+def test_a_line_that_is_too_long_is_skipped_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "LARGEST_ROW", 32)
+    path = tmp_path / "in.jsonl"
+    path.write_text(json.dumps({"text": "x" * 200}) + "\n" + json.dumps({"text": "short"}) + "\n")
+    long, short = rows(path, "text", None)
+    assert long.error.startswith("line 1: longer than")
+    assert short == Row("short")
