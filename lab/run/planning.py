@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow.compute as pc
 from tritonclient.grpc import model_config_pb2 as pb
 
-from lab.errors import FolderError, InputError
+from lab.errors import FolderError, InputError, LabError
 from lab.measure import ledger
 from lab.measure.figures import inside
 from lab.measure.floors import Machine
 from lab.measure.planner import calibration, calibrator, heldout
-from lab.measure.planner.calibrated import Calibrated, Ranges, mean
+from lab.measure.planner.calibrated import Calibrated, Point, Ranges, mean
 from lab.measure.planner.calibration import Measured
 from lab.measure.planner.heldout import Trust
 from lab.measure.planner.limits import CHUNK_BYTES, TOKEN_BYTES, WIRE_BYTES, Surroundings
@@ -198,7 +198,7 @@ def _calibrated(folder: RunFolder, blocks: Sequence[Measured], trust: Trust) -> 
         machine=_machine(limits, folder),
         prompt_tokens=_lengths(usual, usual.prompt_tokens),
         output_tokens=_lengths(usual, usual.output_tokens),
-        points=tuple(b for b in blocks if not b.reference),
+        points=tuple(Point.of(b) for b in blocks if not b.reference),
     )
 
 
@@ -280,6 +280,6 @@ def _request_bytes(model: Calibrated) -> float | None:
     return WIRE_BYTES + sum(t.length * sizes.get(t.kind, 4) for side in TENSORS[family] for t in side)
 
 
-def told_needed(error: InputError) -> str:
+def told_needed(error: LabError) -> str:
     """The refusal without its allowed part, for a page that offers the runs by a button."""
     return str(error).partition("; allowed:")[0]

@@ -65,6 +65,34 @@ class Ranges:
 
 
 @dataclass(frozen=True)
+class Point:
+    """A measured block in a few figures; `setting` as calibration's of its model."""
+
+    label: str
+    setting: tuple[object, ...]
+    precision: Precision
+    offered_rps: float | None
+    served_rps: float | None
+    latency_p50_s: float | None
+    latency_p95_s: float | None
+    latency_p99_s: float | None
+
+    @classmethod
+    def of(cls, block: Measured) -> Point:
+        found = block.summary
+        return cls(
+            block.label,
+            heldout.setting(block.model),
+            block.model.precision,
+            found.offered_rps,
+            found.throughput_rps,
+            found.latency_p50_s,
+            found.latency_p95_s,
+            found.latency_p99_s,
+        )
+
+
+@dataclass(frozen=True)
 class Calibrated:
     """`services` of a model that Triton batches or `steps` of a language model, by precision as measured. `formats`:
     what a step of each precision that can be asked about reads; `machine`: what this one can do, None where no run
@@ -80,7 +108,7 @@ class Calibrated:
     machine: Machine | None = None
     prompt_tokens: Lengths = 1
     output_tokens: Lengths = 1
-    points: tuple[Measured, ...] = ()
+    points: tuple[Point, ...] = ()
 
     @property
     def is_engine(self) -> bool:
@@ -194,6 +222,13 @@ class Calibrated:
         precision = setting.precision or self.model.precision
         known = heldout.setting(self.model_of(setting)) in self.ranges.settings
         return known and setting.accelerator is None and precision in (self.steps or self.services)
+
+    def measured_like(self, setting: Setting) -> tuple[Point, ...]:
+        """The blocks of just this setting, at whatever rate."""
+        if setting.accelerator is not None:
+            return ()
+        batching, precision = heldout.setting(self.model_of(setting)), setting.precision or self.model.precision
+        return tuple(p for p in self.points if p.setting == batching and p.precision == precision)
 
     def outside(self, setting: Setting, found: Prediction) -> tuple[str, ...]:
         """How far this is from what was measured, a sentence each; none within it."""

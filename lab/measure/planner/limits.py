@@ -190,7 +190,7 @@ def _memory(setting: Setting, per_replica: float | None, around: Surroundings, m
     if not around.replica_bytes or not around.memory_bytes:
         return Limit("memory", None, "not known", "How much memory a replica takes was not measured in this run.")
     fit = int(around.memory_bytes / around.replica_bytes)
-    rate = None if per_replica is None else per_replica * fit
+    rate = per_replica * fit if per_replica else None
     return Limit(
         "memory",
         rate,

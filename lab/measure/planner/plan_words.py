@@ -1,0 +1,123 @@
+"""A plan in sentences: how far the model is off first, then what it says, never one without the other.
+
+"Left out and predicted, 31 blocks of this run: p95 within 5.5 % (worst 28 %). Two blocks of one cell are 6.2 % apart."
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lab.measure.planner.answers import Needed, Told, metric_of
+from lab.measure.planner.heldout import MOST_USED, Trust
+from lab.measure.planner.limits import Limit
+from lab.measure.planner.planner import Prediction
+from lab.measure.planner.simulator import Routing
+from lab.measure.words import (
+    NOT_MEASURED,
+    format_fraction,
+    format_metric,
+    format_range,
+    format_rate,
+    format_seconds,
+    join,
+    metric_label,
+    objective_label,
+    plural,
+)
+from lab.spec import Slo
+
+ROUTERS: Mapping[Routing, str] = {
+    "round_robin": "round robin",
+    "least_outstanding": "least outstanding",
+    "two_choices": "random of two",
+}
+JUDGED = ("throughput_rps", "latency_p95_s", "latency_p99_s")
+
+
+def trust_sentence(trust: Trust, *, fitted: bool = True) -> str:
+    """What held-out blocks say of the model, and how far the machine is from itself."""
+    count = len([h for h in trust.held_out if h.judged and h.fitted == fitted])
+    if not count:
+        kind = "" if fitted else " in a setting that no other had"
+        return f"No block{kind} could be left out and predicted."
+    parts = []
+    for metric in JUDGED:
+        usual, worst = trust.typical(metric, fitted=fitted), trust.worst(metric, fitted=fitted)
+        if usual is not None:
+            parts.append(f"{metric_label(metric)} within {format_fraction(usual)} (worst {format_fraction(worst)})")
+    kind = "" if fitted else " together with all others of their batch size and delay,"
+    noise = trust.typical_noise("latency_p95_s")
+    own = (
+        f" Two blocks of one cell are {format_fraction(noise)} apart in p95: so much is the machine's."
+        if noise is not None
+        else " Every cell was measured once, so the machine's own noise is not known."
+    )
+    of = f"{plural(count, 'block')} of this run"
+    return f"Left out{kind} and predicted, {of}: {join(parts)}.{own if fitted else ''}"
+
+
+def figure(told: Told, metric: str) -> tuple[str, str]:
+    """(the predicted figure, the interval that held-out blocks allow it, or why there is none)."""
+    value = getattr(told.predicted, metric)
+    if value is None:
+        return NOT_MEASURED, ""
+    if metric in told.bounds:
+        low, high = told.bounds[metric]
+        return format_metric(metric, value), format_range(low, high, lambda one: format_metric(metric, one))
+    if told.busy:
+        return format_metric(metric, value), f"above {format_fraction(MOST_USED)} of capacity: no interval"
+    return format_metric(metric, value), "no such setting was held out: no interval"
+
+
+def needed_sentence(found: Needed, slo: Slo) -> str:
+    """How many replicas the target takes, or why none do."""
+    if found.replicas is None:
+        return found.why
+    within = f"{format_fraction(slo.percentile)} within {objective_label(slo)}"
+    spread = ""
+    if found.low is not None and (found.low, found.high) != (found.replicas, found.replicas):
+        most = "no number at worst" if found.high is None else f"{found.high:,} at worst"
+        spread = f" ({found.low:,} at best, {most}, if the model is off as held-out blocks were)"
+    spare = f" with {format_fraction(found.headroom_fraction)} to spare" if found.headroom_fraction else ""
+    verb = "keeps" if found.replicas == 1 else "keep"
+    at = f"at {format_rate(found.target_rps)}{spare}"
+    return f"Predicted: {plural(found.replicas, 'replica')}{spread} {verb} {within} {at}."
+
+
+def told_sentence(told: Told, slo: Slo) -> str:
+    """What the setting is predicted to do at its rate."""
+    metric = metric_of(slo)
+    value, interval = figure(told, metric)
+    share = told.predicted.slo_attainment_fraction
+    setting = told.setting
+    text = (
+        f"Predicted at {format_rate(setting.rate_rps)} on {plural(setting.replicas, 'replica')}: "
+        f"{metric_label(metric)} {value} ({interval}), {format_fraction(share)} within {objective_label(slo)}"
+    )
+    return f"{text}, at {format_fraction(told.load_fraction)} of capacity."
+
+
+def limit_sentence(first: Limit | None) -> str:
+    if first is None:
+        return "Nothing that is known breaks."
+    return f"What breaks first: the {first.name}. {first.text}"
+
+
+def balancing_sentence(found: Mapping[Routing, Prediction]) -> str:
+    """What a router that looks at the replicas changes in the tail."""
+    tails = {routing: one.latency_p99_s for routing, one in found.items()}
+    base = tails["round_robin"]
+    if base is None:
+        return "No request was answered."
+    others = [
+        f"{ROUTERS[routing]} {format_seconds(tail)} ({_less(tail / base)})"
+        for routing, tail in tails.items()
+        if routing != "round_robin" and tail is not None
+    ]
+    return f"Predicted p99 behind {ROUTERS['round_robin']}: {format_seconds(base)}; behind {' and '.join(others)}."
+
+
+def _less(ratio: float) -> str:
+    if abs(ratio - 1) < 0.02:
+        return "no different"
+    return f"{format_fraction(abs(1 - ratio))} {'less' if ratio < 1 else 'more'}"
