@@ -42,6 +42,7 @@ page = st.navigation(
         "Decide": [
             leaf("compare", "Compare", "compare_arrows", "Two to six measurements, and whether one is really better"),
             leaf("cost", "Cost", "payments", "What an answer in time costs, at which price"),
+            leaf("plan", "Plan", "query_stats", "What it would take: replicas, cost, what breaks first"),
             leaf("review", "Design review", "fact_check", "Requirements, evidence, open questions, a decision"),
         ],
         "Set up": [leaf("system", "System", "dns", "Server, models and what is missing")],
