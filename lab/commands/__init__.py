@@ -28,6 +28,7 @@ COMMANDS = {
     "prices": "what an hour of which machine costs, by which source",
     "cassette": "record a run as a small text file, play one back, or list those that come with the lab",
     "compare": "two to six runs against the first",
+    "plan": "replicas, cost and limits at a target, predicted from a run, with the error of such predictions",
     "report": "one file for a review: HTML, or Markdown by its name",
     "selftest": "the lab measures itself against servers whose truth is known",
 }
