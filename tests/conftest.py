@@ -1,8 +1,8 @@
 """A LAB_HOME of the test session's own, and one real Triton for the tests marked `triton`.
 
-Downloads, the unpacked server and trained weights are shared with the project's LAB_HOME (they cost a minute and are
-never changed by a test); runs, queue, repository and server.json are not. A machine that cannot run Triton skips that
-tier and says why; with CI=true that is a failure.
+Downloads, the unpacked server, trained weights and what numba compiled are shared with the project's LAB_HOME (they
+cost a minute and are never changed by a test); runs, queue, repository and server.json are not. A machine that cannot
+run Triton skips that tier and says why; with CI=true that is a failure.
 
 What tests share is not handed on by one that failed: see tests/lasting.py, and `_no_run_goes_on` below.
 """
@@ -32,9 +32,10 @@ TIERS = ("gpu", "triton", "browser")
 
 def pytest_configure() -> None:
     """Ctrl-C reaches the processes that tests start, also where the tests themselves run in the background of a shell:
-    there it is ignored, and children inherit that."""
+    there it is ignored, and children inherit that. What they compile is kept: it goes by its content."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(home.home() / "numba"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

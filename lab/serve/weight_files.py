@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,26 @@ def check_folder(folder: Path) -> dict[str, list[int]]:
     """{tensor: shape} of a Hugging Face folder; BrokenFile for the first of its files that is not whole: config,
     tokenizer, weights, and shards that an index names."""
     json_object(folder / "config.json")
-    if "model" not in json_object(folder / "tokenizer.json"):
-        raise BrokenFile(f"{folder / 'tokenizer.json'}: no tokenizer: it has no field model")
+    _check_tokenizer(folder / "tokenizer.json", _version(folder / "tokenizer.json"))
     held = {path.name: tensors(path) for path in sorted(folder.glob("*.safetensors"))}
     if (folder / INDEX).is_file():
         _check_index(folder, held)
     return {tensor: shape for file in held.values() for tensor, shape in file.items()}
+
+
+@lru_cache(maxsize=16)
+def _check_tokenizer(path: Path, version: tuple[int, ...] | None) -> None:
+    """Each version of a file is read once: it has megabytes, and every format of a model is checked by itself."""
+    if "model" not in json_object(path):
+        raise BrokenFile(f"{path}: no tokenizer: it has no field model")
+
+
+def _version(path: Path) -> tuple[int, ...] | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def _check_index(folder: Path, held: dict[str, dict[str, list[int]]]) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from lab.errors import InputError
 from lab.load.schedule import CHUNK, HIGHEST_RPS, arrivals, chunks, share
@@ -28,7 +28,7 @@ def test_poisson_gaps_have_the_asked_mean(gaps_s: np.ndarray) -> None:
 
 def test_poisson_gaps_vary_like_an_exponential(gaps_s: np.ndarray) -> None:
     assert 0.95 < gaps_s.std() / gaps_s.mean() < 1.05
-    assert stats.kstest(gaps_s, "expon", args=(0, 1 / 50)).pvalue > 0.01
+    assert scipy.stats.kstest(gaps_s, "expon", args=(0, 1 / 50)).pvalue > 0.01
     assert (gaps_s < gaps_s.mean()).mean() == pytest.approx(1 - np.exp(-1), abs=0.02)
 
 

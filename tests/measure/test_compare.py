@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from lab.errors import InputError
 from lab.measure import compare as module
@@ -67,7 +67,7 @@ def test_binned_percentiles_of_resamples_are_close_to_exact_ones():
 
 def test_student_is_scipys():
     for freedom in (3, 4, 5, 8, 12, 30, 1e6):
-        assert module.student(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=2e-3)
+        assert module.student(freedom) == pytest.approx(scipy.stats.t.ppf(0.975, freedom), rel=2e-3)
 
 
 def test_an_interval_from_repeats_alone_by_hand():
@@ -76,7 +76,7 @@ def test_an_interval_from_repeats_alone_by_hand():
     effect = compare_figures(a, b, "memory_peak_bytes")
     expected = 2 * 0.014**2
     moderated = (3 * expected + 2 * 0.1**2) / 5
-    half = stats.t.ppf(0.975, 5) * np.sqrt(moderated / 3)
+    half = scipy.stats.t.ppf(0.975, 5) * np.sqrt(moderated / 3)
     assert np.log(effect.ci_high / effect.ci_low) / 2 == pytest.approx(half, rel=1e-3)
     assert effect.verdict == "higher"
 
@@ -89,7 +89,7 @@ def test_an_interval_from_one_repeat_by_hand():
     effect = compare(a, b, "latency_mean_s")
     within, between = np.var([0.8, 0.9, 1.0, 1.1, 1.2], ddof=1) / 5, 2 * 0.014**2
     freedom = (within + between) ** 2 / (within**2 / 4 + between**2 / 3)
-    half = stats.t.ppf(0.975, freedom) * np.sqrt(within + between)
+    half = scipy.stats.t.ppf(0.975, freedom) * np.sqrt(within + between)
     assert np.log(effect.ci_high / effect.ci_low) / 2 == pytest.approx(half, rel=0.1)
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from lab.measure.leak import MIB, T_975, Cycle, judge, slope
 
@@ -20,14 +20,14 @@ def cycles(after, model=200.0, part="server"):
 
 
 def test_students_t_is_scipys():
-    assert [round(float(stats.t.ppf(0.975, df)), 3) for df in range(1, 16)] == pytest.approx(T_975, abs=0.006)
+    assert [round(float(scipy.stats.t.ppf(0.975, df)), 3) for df in range(1, 16)] == pytest.approx(T_975, abs=0.006)
 
 
 @pytest.mark.parametrize("n", [3, 6, 11])
 def test_a_slope_and_its_interval_are_scipys(n):
     y = np.random.default_rng(n).normal(0, 3, n) + 2.5 * np.arange(n)
-    found, truth = slope(y), stats.linregress(np.arange(n), y)
-    half = stats.t.ppf(0.975, n - 2) * truth.stderr
+    found, truth = slope(y), scipy.stats.linregress(np.arange(n), y)
+    half = scipy.stats.t.ppf(0.975, n - 2) * truth.stderr
     assert found.bytes == pytest.approx(truth.slope)
     assert (found.low, found.high) == pytest.approx((truth.slope - half, truth.slope + half), rel=1e-3)
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from lab.measure.percentile import interval, needed, ordered_at, percentile, percentile_of_sorted
 
@@ -51,8 +51,8 @@ def test_percentiles_rise_with_p_and_end_at_the_maximum(values):
 
 def brute_force_ranks(n, p, tail):
     """Straight from the definition, with scipy's binomial."""
-    below = max((rank for rank in range(1, n + 1) if stats.binom.cdf(rank - 1, n, p) <= tail), default=None)
-    above = min((rank for rank in range(1, n + 1) if stats.binom.cdf(rank - 1, n, p) >= 1 - tail), default=None)
+    below = max((rank for rank in range(1, n + 1) if scipy.stats.binom.cdf(rank - 1, n, p) <= tail), default=None)
+    above = min((rank for rank in range(1, n + 1) if scipy.stats.binom.cdf(rank - 1, n, p) >= 1 - tail), default=None)
     return below, above
 
 
@@ -90,7 +90,7 @@ def test_a_million_values_have_an_interval_close_to_the_normal_approximation():
 @pytest.mark.parametrize(("n", "p"), [(50, 0.5), (200, 0.95), (1000, 0.99)])
 def test_interval_covers_the_truth_in_95_percent_of_samples(n, p):
     rng = np.random.default_rng(1)
-    truth = stats.expon.ppf(p)
+    truth = scipy.stats.expon.ppf(p)
     covered = 0
     for _ in range(1000):
         low, high = interval(np.sort(rng.exponential(size=n)), p)

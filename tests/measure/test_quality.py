@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
+import scipy
 
 from lab.measure.quality import (
     NO_LOSS,
@@ -63,7 +63,7 @@ def test_most_intervals_of_a_true_loss_hold_it() -> None:
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 10), (7, 10), (60, 64), (64, 64)])
 def test_wilson_as_scipy_has_it(hits: int, n: int) -> None:
-    expected = binomtest(hits, n).proportion_ci(method="wilson")
+    expected = scipy.stats.binomtest(hits, n).proportion_ci(method="wilson")
     assert wilson(hits, n) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.once import once
+
 END = 256
 """The tiny tokenizer has a token a byte and this end token."""
 
@@ -84,7 +86,15 @@ def tiny(tiny_folder: Path) -> Any:
 
 
 @pytest.fixture(scope="session")
-def compiled(tiny_folder: Path) -> Any:
+def kernels(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> None:
+    """The compiled decoder's code is there: whoever needs it first compiles it, outside of any test's time."""
+    from lab.serve.models.compiled_decoder import CompiledDecoder
+
+    once(tmp_path_factory, "kernels", lambda _: CompiledDecoder.load(tiny_folder))
+
+
+@pytest.fixture(scope="session")
+def compiled(tiny_folder: Path, kernels: None) -> Any:
     """The lab's compiled decoder of the same folder, bf16, by two threads."""
     from lab.serve.models.compiled_decoder import CompiledDecoder
 

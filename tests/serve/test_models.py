@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from sklearn.datasets import load_breast_cancer, load_digits
 
 from lab.run.equality import TOLERANCE
 from lab.serve import python_env, weights
@@ -67,6 +66,8 @@ def executions(server, model, rows):
 
 def digits():
     """Held-out images and labels, by the rule that digits_training.py states."""
+    from sklearn.datasets import load_digits
+
     data = load_digits()
     held_out = np.arange(len(data.target)) % 4 == 3
     return data.data[held_out].astype(np.float32), data.target[held_out]
@@ -217,6 +218,8 @@ def test_models_see_the_numpy_that_triton_was_built_for_and_the_labs_packages(tr
 @pytest.mark.parametrize("family", ["trees", "network"])
 def test_a_table_is_learnt_and_answered_the_same_alone_as_in_company(load, family):
     """Nine of ten held-out tumours at least; scikit-learn's own trees get 97 %."""
+    from sklearn.datasets import load_breast_cancer
+
     server = load(ModelSpec(name=family, batching=TOGETHER))
     data = load_breast_cancer()
     held_out = np.arange(len(data.target)) % 4 == 3

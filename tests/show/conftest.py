@@ -1,4 +1,4 @@
-"""Run folders for charts and pages: built once a session by simulation, copied into a LAB_HOME of each test's own."""
+"""Run folders for charts and pages: built once by simulation, copied into a LAB_HOME of each test's own."""
 
 import runpy
 import shutil
@@ -13,6 +13,7 @@ from streamlit.components.v2 import manifest_scanner
 from streamlit.runtime.scriptrunner import script_runner
 
 from lab.run import results
+from tests.once import once
 from tests.show import synthetic, synthetic_llm
 
 DONE, STOPPED, FAILED = (
@@ -32,17 +33,19 @@ KV_CACHE, LLM_BATCHING, LLM_LOAD = (
 def shelf(tmp_path_factory: pytest.TempPathFactory, lab_home: Path) -> Path:
     """A LAB_HOME that holds one finished, one stopped and one failed batching run, and a finished run of each kind on
     a language model. Not to be written to."""
-    own = tmp_path_factory.mktemp("shelf")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LAB_HOME", str(own))
-        synthetic.batching_run(DONE, duration_s=2.0, repeats=2)
-        synthetic.batching_run(STOPPED, duration_s=2.0, state="cancelled")
-        synthetic.batching_run(FAILED, duration_s=2.0, state="failed")
-        synthetic_llm.run("kv_cache", KV_CACHE)
-        synthetic_llm.run("llm_batching", LLM_BATCHING)
-        synthetic_llm.run("quantization", QUANTIZATION)
-        synthetic_llm.load_run(LLM_LOAD, 20.0)
-    return own
+
+    def fill(home: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("LAB_HOME", str(home))
+            synthetic.batching_run(DONE, duration_s=2.0, repeats=2)
+            synthetic.batching_run(STOPPED, duration_s=2.0, state="cancelled")
+            synthetic.batching_run(FAILED, duration_s=2.0, state="failed")
+            synthetic_llm.run("kv_cache", KV_CACHE)
+            synthetic_llm.run("llm_batching", LLM_BATCHING)
+            synthetic_llm.run("quantization", QUANTIZATION)
+            synthetic_llm.load_run(LLM_LOAD, 20.0)
+
+    return once(tmp_path_factory, "shelf", fill)
 
 
 @pytest.fixture(scope="session", autouse=True)
