@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from lab.show.ui import controls, flight, frame, runs
+from lab.show.ui import cassettes, controls, flight, frame, runs
 
 frame.with_app()
 head = st.container()
@@ -10,14 +10,16 @@ folder = runs.chosen(lambda line: line.active)
 if folder is None:
     head.title("Live run")
     flight.start_form()
+    cassettes.player()
     st.stop()
 
 status, compares = folder.status(), len(folder.document["cells"]) > 1
 flight.header(folder, status)
-if status.active:
+if status.active and not cassettes.is_recorded(folder):
     controls.show(folder)
-window_s, log, paused = flight.view_settings(active=status.active)
-flight.panel(folder, window_s, log, paused)
+if cassettes.watchable(folder):
+    window_s, log, paused = flight.view_settings(active=status.active)
+    flight.panel(folder, window_s, log, paused)
 if not status.active:
     with st.container(horizontal=True):
         if compares:

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from lab.show.ui import frame, listing, reads, runs
+from lab.show.ui import cassettes, frame, guide, listing, reads, runs
 
 frame.with_app()
 st.title("What does dynamic batching buy on this machine?")
@@ -49,6 +49,14 @@ questions = (
 halves = st.columns(2)
 for n, (page, question, icon) in enumerate(questions):
     halves[n % 2].page_link(page, label=question, icon=icon)
+
+way, played = st.columns([3, 2], gap="large")
+with way:
+    st.subheader("Tracks")
+    guide.chooser()
+with played:
+    st.subheader("Without a server")
+    cassettes.player()
 
 ready, recent = st.columns([2, 3], gap="large")
 with ready:

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -138,12 +137,12 @@ def _requests_table(lines: Sequence[dict[str, Any]]) -> pa.Table:
     parts = []
     for line in lines:
         n = len(line["due"])
-        due = np.array([t * REQUEST_NS for t in accumulate(_each(line["due"]))], dtype=np.int64)
+        due = [t * REQUEST_NS for t in accumulate(_each(line["due"]))]
         columns: dict[str, Any] = {"block": [int(line["block"])] * n, "due_ns": due}
         columns["request"] = list(accumulate(_column(line["request"], n)))
         lags = _column(line["lag"], n)
-        columns["sent_ns"] = [None if lag is None else int(d) + lag * 1_000 for lag, d in zip(lags, due, strict=True)]
-        columns["done_ns"] = due + np.array(_column(line["took"], n), dtype=np.int64) * 1_000
+        columns["sent_ns"] = [None if lag is None else d + lag * 1_000 for lag, d in zip(lags, due, strict=True)]
+        columns["done_ns"] = [d + took * 1_000 for took, d in zip(_column(line["took"], n), due, strict=True)]
         columns["outcome"] = _column(line["outcome"], n)
         if any(not 0 <= outcome < len(OUTCOMES) for outcome in columns["outcome"]):
             raise ValueError(f"an outcome that is none of 0 to {len(OUTCOMES) - 1}")
@@ -152,8 +151,7 @@ def _requests_table(lines: Sequence[dict[str, Any]]) -> pa.Table:
             columns[name] = _column(line[name], n)
         gaps = [None] * n if line["chunk"] == {"all": None} else _each(line["chunk"])
         columns["chunk_ns"] = [
-            None if g is None else [int(d) + t * CHUNK_NS for t in accumulate(g)]
-            for g, d in zip(gaps, due, strict=True)
+            None if g is None else [d + t * CHUNK_NS for t in accumulate(g)] for g, d in zip(gaps, due, strict=True)
         ]
         columns["chunk_tokens"] = [
             t if t is None or isinstance(t, list) else [t] * len(g or ())

@@ -28,7 +28,7 @@ from lab.run.cassette import FORMAT, Manifest, manifest_line
 from lab.run.folder import RunFolder
 
 LIMIT_BYTES = 150_000
-PATH = re.compile(r"(?<![\w.:/])(?:~|/)(?:[\w.@+-]+/)+[\w.@+-]*")
+PATH = re.compile(r"(?<![\w.:/])(?:~/|/)(?:[\w.@+-]+/)+[\w.@+-]*")
 """An absolute path of more than one part; "tok/s" and "and/or" are none."""
 ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b")
 COUNTERS = (
@@ -47,6 +47,7 @@ COUNTERS = (
 )
 READINGS = ("memory_bytes", "memory_used_bytes", "cpu_fraction")
 DIGITS = 6
+SLACK = 1.2
 EXAMPLES = 2
 
 
@@ -101,13 +102,18 @@ def record(run_id: str, limit_bytes: int = LIMIT_BYTES) -> tuple[str, Manifest]:
         raise InputError(f"run {run_id!r} is {folder.status().state}; allowed: a run that is done")
     run = _Run.of(folder)
     told = [_text(line) for line in run.told()]
-    size = 0
+    size = whole = 0
     for thinning in LADDER:
+        if thinning.requests == 1 and thinning.chunks > 1 and not run.generated:
+            continue  # there are no chunks to thin
+        if whole and size > SLACK * limit_bytes and whole / thinning.requests > SLACK * limit_bytes:
+            continue  # far too large, as it can be told without writing it
         lines = [*told, *map(_text, run.records(thinning))]
         body = "\n".join(lines) + "\n"
         manifest = _manifest(run, thinning, len(lines), hashlib.sha256(body.encode()).hexdigest())
         text = f"{manifest_line(manifest)}\n{body}"
         size = len(text.encode())
+        whole = max(whole, size - sum(map(len, told)))
         if size <= limit_bytes:
             return text, manifest
     raise InputError(f"run {run_id!r} takes {size:,} bytes, however it is thinned; allowed: {limit_bytes:,}")
@@ -137,8 +143,8 @@ def _text(line: dict[str, Any]) -> str:
 
 
 def _manifest(run: _Run, thinning: Thinning, lines: int, sha256: str) -> Manifest:
-    folder, chunks = run.folder, run.streams["requests"]["chunk_ns"]
-    document, generated = folder.document, chunks.null_count < len(chunks)
+    folder, generated = run.folder, run.generated
+    document = folder.document
     experiment = document["experiment"]
     return Manifest(
         format=FORMAT,
@@ -176,6 +182,12 @@ class _Run:
             if rows.num_rows:
                 starts.append(pc.min(rows["due_ns" if name == "requests" else "t_ns"]).as_py())
         return cls(folder, events, streams, min(starts, default=0))
+
+    @property
+    def generated(self) -> bool:
+        """Whether there are answers that came in chunks."""
+        chunks = self.streams["requests"]["chunk_ns"]
+        return bool(chunks.null_count < len(chunks))
 
     def told(self) -> Iterator[dict[str, Any]]:
         """What is kept whatever is thinned."""

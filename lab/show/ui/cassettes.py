@@ -37,7 +37,7 @@ def instead(fits: Callable[[reads.RunLine], bool]) -> RunFolder | None:
 
 def told(*folders: RunFolder) -> None:
     """The banner, and the mark for charts, where one of these runs was recorded."""
-    found = [folder.document[KEY] for folder in folders if folder.document.get(KEY)]
+    found = [folder.document[KEY] for folder in folders if is_recorded(folder)]
     if not found:
         return
     st.session_state[KEY] = "recorded"
@@ -50,15 +50,47 @@ def _words(recorded: Mapping[str, Any]) -> str:
     return " ".join([first, *recorded["thinned"], "Run it here for figures of your own."])
 
 
+def is_recorded(folder: RunFolder) -> bool:
+    return bool(folder.document.get(KEY))
+
+
 def watchable(folder: RunFolder) -> bool:
-    """Whether its records show a load as it was; tells where to look instead when they do not."""
+    """Whether its records show a load as it was; tells that they do not, and why."""
     recorded = folder.document.get(KEY)
     if not recorded or recorded["whole"]:
         return True
-    st.info("Its records were thinned, so its course over time cannot be shown.", icon=":material/album:")
+    text = "Its records were thinned when it was recorded, so its course over time cannot be shown."
+    st.info(text, icon=":material/album:")
     return False
 
 
-def players() -> dict[str, str]:
-    """{name: words} of the recordings that can be played."""
-    return {name: f"{m.title} on {m.model}" for name, m in cassette.shipped().items() if m.whole}
+def player() -> None:
+    """A choice of the recordings that play with their own timing, and the button."""
+    found = {name: manifest for name, manifest in cassette.shipped().items() if manifest.whole}
+    if not found:
+        return
+    st.caption("Recorded runs play on the live page with their own timing; no server and no model is needed.")
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        name = st.selectbox(
+            "Recorded run",
+            list(found),
+            key="play_name",
+            format_func=lambda name: f"{found[name].title} on {found[name].model}, {when(found[name].created_utc)}",
+        )
+        going = bool(reads.active_runs())
+        help_text = "A run goes on: drawing a replay would disturb it." if going else None
+        if st.button("Play it", key="play", icon=":material/play_arrow:", disabled=going, help=help_text):
+            from lab.show.ui import runs  # which asks this module what stands in where nothing has run
+
+            runs.replay(name)
+
+
+def listed() -> None:
+    """Every recording that comes with the lab, folded up, each with a link to its page."""
+    from lab.show.ui import runs
+
+    found = cassette.shipped()
+    with st.expander(f"{len(found)} recorded runs come with the lab", icon=":material/album:", type="compact"):
+        for manifest in found.values():
+            runs.link(manifest.run, manifest.experiment, f"{manifest.title} on {manifest.model}, recorded")
+            st.caption(f"{manifest.machine} · {when(manifest.created_utc)} · {' '.join(manifest.thinned)}")
