@@ -1,6 +1,6 @@
 """The planner on blocks of this machine that it had not seen, beside how far the machine is from itself.
 
-    .venv/bin/python benchmarks/planner.py [--json] [--short]        about 7 minutes; --short 2, rough
+    .venv/bin/python benchmarks/planner.py [--json] [--short] [--only MODEL]        about 7 minutes; --short 2, rough
 
 A machine's speed moves by tens of percent within a minute, so calibration and held-out blocks alternate: calibrate,
 hold out, the same once more, calibrate. A held-out block gives the planner its arrivals and nothing else. What it costs
@@ -45,6 +45,7 @@ from lab.spec import Batching, ClosedLoop, ModelSpec, Poisson, Precision, Worklo
 from lab.watch.probe import probe
 
 SHORT = "--short" in sys.argv
+ONLY = sys.argv[sys.argv.index("--only") + 1] if "--only" in sys.argv else None
 WARMUP_S = 0.5
 PERCENTILES = {"p95": 0.95, "p99": 0.99}
 GOALS = {"throughput": 0.05, "p95": 0.09, "p99": 0.20, "unfitted p95": 0.15}
@@ -166,7 +167,9 @@ def _named(model: ModelSpec, name: str, batching: Batching) -> ModelSpec:
 
 def measure() -> list[Row]:
     installation.fetch()
-    plans = [digits(), sleeper(), language_model()]
+    plans = [plan for plan in (digits(), sleeper(), language_model()) if ONLY is None or plan.name.startswith(ONLY)]
+    if not plans:
+        raise SystemExit(f"--only {ONLY!r}: allowed: digits, sleeper, language")
     models = {asks.model.name: asks.model for plan in plans for asks in (*plan.calibrating, *plan.held_out)}
     for model in models.values():
         weights.prepare(model)
@@ -332,6 +335,5 @@ def _few(one: Measured, name: str) -> str:
 
 
 if __name__ == "__main__":
-    if SHORT:
-        sys.argv.remove("--short")
+    sys.argv = [one for one in sys.argv if one not in ("--short", "--only", ONLY)]
     sys.exit(main(__doc__.splitlines()[0], measure))

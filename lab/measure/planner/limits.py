@@ -2,7 +2,8 @@
 
 Each has the rate at which it gives way, found in its own way, and the lowest of them is the answer. "The queue" is the
 objective: requests wait longer than it allows while the server still has room in its batches; where batches are full by
-then it is the batch limit, and a larger one would carry further. What nobody measured is assumed and says so.
+then it is the batch limit, and a larger one would carry further; where a request alone misses it, it is the service
+time. What nobody measured is assumed and says so.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from lab.measure.words import (
 )
 from lab.spec import Slo
 
-Name = Literal["queue", "batch limit", "KV cache", "memory", "client", "network"]
+Name = Literal["service time", "queue", "batch limit", "KV cache", "memory", "client", "network"]
 Known = Literal["predicted", "measured", "assumed", "not known"]
 FULL = 0.9
 """A batch with this share of its places taken on average is full most of the time."""
@@ -93,7 +94,7 @@ def _objective(model: Calibrated, setting: Setting, slo: Slo, seed: int) -> Limi
     within = f"{format_fraction(slo.percentile)} within {objective_label(slo)}"
     if rate is None:
         return Limit(
-            "queue",
+            "service time",
             0.0,
             "predicted",
             f"Even with next to no load the objective ({within}) is missed: no queue is to blame, one request alone "
@@ -117,7 +118,7 @@ def _objective(model: Calibrated, setting: Setting, slo: Slo, seed: int) -> Limi
         "queue",
         rate,
         "predicted",
-        f"Above {format_rate(rate)} ({format_fraction(rate / capacity)} of what full batches can serve) requests wait "
+        f"Above {format_rate(rate)} ({format_fraction(rate / capacity)} of capacity) requests wait "
         f"longer than the objective ({within}) allows{waited}{room}.",
     )
 

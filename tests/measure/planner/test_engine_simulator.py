@@ -82,3 +82,71 @@ def test_nothing_to_calibrate_on_is_said():
 def test_an_answer_of_no_token_is_refused():
     with pytest.raises(InputError, match="no token"):
         simulate_engine(asked([0], [1], [0]), EngineRules(), A_SECOND)
+
+
+def step_by_step(due, prompts, outputs, slots, steps):
+    """The same engine written plainly: one step at a time, as lab/serve/models/engine.py runs it."""
+    now, running, waiting = 0.0, [], list(range(len(due)))
+    first, done = {}, {}
+    while running or waiting:
+        if not running:
+            now = max(now, due[waiting[0]])
+        while waiting and len(running) < slots and due[waiting[0]] <= now:
+            number = waiting.pop(0)
+            running.append([number, prompts[number], 0, outputs[number]])
+        ready = [answer for answer in running if answer[1] == 0]
+        if ready:
+            held = sum(answer[2] for answer in ready)
+            now += steps.write_fixed_s + len(ready) * steps.write_row_s + held * steps.write_held_s
+            for answer in ready:
+                answer[2], answer[3] = answer[2] + 1, answer[3] - 1
+                if answer[3] == 0:
+                    done[answer[0]] = now
+        running = [answer for answer in running if answer[3] > 0]
+        reading = [answer for answer in running if answer[1] > 0]
+        if reading:
+            now += steps.read_fixed_s + sum(answer[1] for answer in reading) * steps.read_token_s
+            for answer in reading:
+                answer[1], answer[2], answer[3] = 0, answer[1], answer[3] - 1
+                first[answer[0]] = now
+                if answer[3] == 0:
+                    done[answer[0]] = now
+            running = [answer for answer in running if answer[3] > 0]
+    return [first[n] for n in range(len(due))], [done[n] for n in range(len(due))]
+
+
+@pytest.mark.parametrize("rate_rps", [1, 5, 12])
+def test_steps_that_are_taken_together_are_those_taken_one_by_one(rate_rps):
+    rng = np.random.default_rng(rate_rps)
+    due = rng.exponential(1 / rate_rps, 80).cumsum()
+    prompts, outputs = rng.integers(1, 20, 80), rng.integers(1, 40, 80)
+    steps = Steps(0.008, 0.0007, 0.00001, 0.003, 0.0005)
+    found = simulate_engine(Asked(due, prompts, outputs), EngineRules(max_batch_size=4), steps)
+    first, done = step_by_step(due.tolist(), prompts.tolist(), outputs.tolist(), 4, steps)
+    assert found.first_s == pytest.approx(first, abs=1e-9)
+    assert found.done_s == pytest.approx(done, abs=1e-9)
+
+
+def test_replicas_in_turn_each_have_every_second_request():
+    due, ones = np.arange(8) * 0.5, np.ones(8, int)
+    found = simulate_engine(Asked(due, ones, 3 * ones), EngineRules(replicas=2), A_SECOND)
+    alone = simulate_engine(Asked(due[::2], ones[::2], 3 * ones[::2]), EngineRules(), A_SECOND)
+    assert found.done_s[::2].tolist() == alone.done_s.tolist()
+
+
+def test_a_router_that_looks_sends_nobody_behind_a_long_answer():
+    # The first answer takes 50 s; the others come one by one and are short.
+    due, prompts, outputs = [0, *range(1, 20, 3)], [1] * 8, [50, *[2] * 7]
+    tails = {
+        routing: simulate_engine(
+            asked(due, prompts, outputs), EngineRules("one", replicas=2, routing=routing), A_SECOND, seed=1
+        ).latency_s[1:].max()
+        for routing in ("round_robin", "least_outstanding", "two_choices")
+    }  # fmt: skip
+    assert tails["least_outstanding"] == tails["two_choices"] == 2  # of two replicas, two at random are both
+    assert tails["round_robin"] > 30
+
+
+def test_users_of_several_replicas_are_refused():
+    with pytest.raises(InputError, match="replicas 2 with users"):
+        simulate_engine(asked([0], [1], [1], users=1), EngineRules(replicas=2), A_SECOND)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from lab.errors import InputError
-from lab.measure.planner.service import Seen, Service, fit, spread_of, steady
+from lab.measure.planner.service import Seen, Service, divided, fit, spread_of, steady
 from lab.measure.planner.simulator import Rules, Users, simulate
 
 
@@ -123,3 +125,75 @@ def test_without_batches_there_is_nothing_to_calibrate_on():
 def test_spread_is_relative_and_of_mean_one():
     spread = spread_of(np.array([0.011, 0.013, 0.015]), outside_s=0.001)
     assert spread == pytest.approx(np.array([10, 12, 14]) / 12)
+
+
+SCATTERED = Service(0.004, 0.001, np.array([0.5, 1.0, 1.5]), np.array([0.001, 0.002]), 0.0005, 0.003, 0.010, 0.0002)
+
+
+@pytest.mark.parametrize("rules", [
+    Rules(),
+    Rules(max_batch_size=4),
+    Rules(max_batch_size=4, delay_s=0.006),
+    Rules(instances=2),
+    Rules(max_batch_size=3, delay_s=0.002, instances=3),
+])  # fmt: skip
+@pytest.mark.parametrize("rate_rps", [20, 150, 600])
+def test_the_loop_and_the_events_serve_alike(rules, rate_rps):
+    due = poisson(rate_rps, 1500)
+    loop = simulate(due, rules, SCATTERED, seed=3)
+    events = simulate(due, replace(rules, max_queue_size=10**9), SCATTERED, seed=3)
+    assert np.allclose(loop.done_s, events.done_s, rtol=0, atol=1e-9)
+    assert (loop.batch == events.batch).all()
+    assert loop.busy_s == pytest.approx(events.busy_s)
+
+
+def test_who_comes_while_a_group_gathers_is_left_for_the_next_batch():
+    # The instance works from 1 to 11 ms. The group of 4 and 4.5 ms closes at 5, that of 10.5 ms only at 11.5.
+    due = np.array([0.0, 0.004, 0.0045, 0.0105])
+    found = simulate(due, Rules(max_batch_size=8, delay_s=0.001), steady(0.010))
+    assert found.start_s == pytest.approx([0.001, 0.011, 0.011, 0.021])
+
+
+def test_groups_that_closed_meanwhile_are_taken_together():
+    due = np.array([0.0, 0.002, 0.005, 0.008])
+    found = simulate(due, Rules(max_batch_size=8, delay_s=0.001), steady(0.010))
+    assert found.batch.tolist() == [1, 3, 3, 3]
+
+
+def test_an_instance_that_slept_takes_longer_and_one_that_works_does_not():
+    sleepy = replace(steady(0.010), wake_s=0.004, asleep_s=0.020)
+    found = simulate(np.array([0.0, 0.001, 0.034, 0.100]), Rules(), sleepy)
+    # Asleep at first; at work; idle for 10 of 20 ms; asleep again.
+    assert found.done_s == pytest.approx([0.014, 0.024, 0.046, 0.114])
+
+
+def test_a_handover_holds_the_next_batch_and_not_the_answer():
+    found = simulate(np.array([0.0, 0.0]), Rules(), replace(steady(0.010), handover_s=0.002))
+    assert found.done_s == pytest.approx([0.010, 0.022])
+
+
+def test_waking_is_told_from_working_where_blocks_differ_in_it():
+    asleep = Seen({1: 0.014}, {1: 100}, woken={1: 1.0})
+    busy = Seen({1: 0.010, 4: 0.016}, {1: 100, 4: 50}, woken={1: 0.0, 4: 0.0})
+    found = fit([asleep, busy])
+    assert (found.wake_s, found.mean_s(1), found.mean_s(4)) == pytest.approx((0.004, 0.010, 0.016))
+    assert fit([asleep]).wake_s == 0  # one kind of block cannot tell
+
+
+def test_a_size_that_ran_often_has_its_own_time_and_a_rare_one_the_line():
+    seen = Seen({1: 0.001, 2: 0.002, 4: 0.002, 8: 0.003, 5: 0.9}, {1: 500, 2: 500, 4: 500, 8: 500, 5: 1})
+    found = fit([seen])
+    assert [found.mean_s(size) for size in (1, 2, 4, 8)] == pytest.approx([0.001, 0.002, 0.002, 0.003])
+    assert 0.002 < found.mean_s(5) < 0.003
+    assert found.mean_s(12) == pytest.approx(0.003 + 4 * found.item_s)
+
+
+def test_scatter_moves_outside_without_changing_what_one_request_alone_takes():
+    whole = Service(0.010, 0.0, np.random.default_rng(0).lognormal(0, 0.3, 4000), np.array([0.002]))
+    whole = replace(whole, spread=whole.spread / whole.spread.mean())
+    shared = divided(whole, 0.5)
+    quiet = [simulate(np.arange(4000) * 1.0, Rules(), one).latency_s for one in (whole, shared)]
+    assert quiet[1].mean() == pytest.approx(quiet[0].mean(), rel=0.02)
+    assert quiet[1].std() == pytest.approx(quiet[0].std(), rel=0.15)
+    busy = [simulate(poisson(80, 4000), Rules(), one).latency_s for one in (whole, shared)]
+    assert np.quantile(busy[1], 0.95) < np.quantile(busy[0], 0.95)
