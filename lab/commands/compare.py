@@ -85,6 +85,7 @@ def _lines(
 def _document(
     found: Sequence[Side], called: Sequence[str], every: Sequence[Versus], differing: Sequence[Difference]
 ) -> dict[str, Any]:
+    from lab.measure.power import detectable_fraction
     from lab.measure.versus import floor_fraction
 
     return {
@@ -97,7 +98,15 @@ def _document(
                 "identical": v.identical,
                 "forbids": list(v.forbids),
                 "read_with": list(v.read_with),
-                "effects": [{**dataclasses.asdict(e), "floor_fraction": floor_fraction(e)} for e in v.effects.values()],
+                "effects": [
+                    {
+                        **dataclasses.asdict(effect),
+                        "floor_fraction": floor_fraction(effect),
+                        "noise_floor_fraction": v.noise_floors.get(effect.metric),
+                        "detectable_fraction": detectable_fraction(effect),
+                    }
+                    for effect in v.effects.values()
+                ],
             }
             for v in every
         ],

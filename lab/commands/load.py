@@ -29,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--batching",
-        type=_batching,
+        type=batching,
         default=argparse.SUPPRESS,
         metavar="off|N[:US]",
         help="dynamic batching for this run: off, or the largest batch and the queue delay in microseconds; on a "
@@ -77,7 +77,7 @@ def _lengths(text: str) -> Any:
         raise argparse.ArgumentTypeError(f"{text!r}: allowed is a number of tokens, or two such as 8-128") from None
 
 
-def _batching(text: str) -> dict[str, Any] | None:
+def batching(text: str) -> dict[str, Any] | None:
     """None from "off", fields of Batching from "8", "8:2000", or from JSON as pages give it."""
     if text == "off":
         return None

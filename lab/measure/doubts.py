@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from lab.measure import power
 from lab.measure.compare import Effect
 from lab.measure.judgement import Comparison
 from lab.measure.percentile import needed
@@ -47,7 +48,9 @@ def more_repeats(c: Comparison, effect: Effect, judge: Judge) -> str:
     repeats = -(-c.repeats * (half / wanted) ** 2 // 1)
     if repeats > 10 * c.repeats:
         return " More than ten times the repeats would be needed to tell."
-    return f" About {plural(max(int(repeats), c.repeats + 1), 'repeat')} would tell."
+    in_all = max(int(repeats), c.repeats + 1)
+    each_s = power.measured_s(c.base.blocks, c.cell.blocks) / max(c.repeats, 1)
+    return f" About {plural(in_all, 'repeat')} would tell, {power.about((in_all - c.repeats) * each_s)}."
 
 
 def more_samples(c: Comparison, metric: str, slo: Slo) -> str:

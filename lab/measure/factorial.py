@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from lab.measure.compare import EXPECTED_WEIGHT, Finding, finding, student
+from lab.measure.samples import is_time
 from lab.measure.segments import START_SD
 from lab.measure.words import format_metric, format_range, format_ratio, join, level_label, metric_label
 
@@ -128,9 +129,11 @@ def told(found: Factorial) -> str:
         )
     if found.interactions() and not together:
         said.append("No two of them can be told to interact: their effects multiply.")
-    best = max(found.means, key=lambda cell: found.means[cell])
+    lower = is_time(found.metric) or found.metric.endswith("_bytes")
+    best = (min if lower else max)(found.means, key=lambda cell: found.means[cell])
     settings = [level_label(path, levels[at]) for (path, levels), at in zip(found.factors.items(), best, strict=True)]
-    said.append(f"The highest {label}, {format_metric(found.metric, found.means[best])}, is with {join(settings)}.")
+    which = "lowest" if lower else "highest"
+    said.append(f"The {which} {label}, {format_metric(found.metric, found.means[best])}, is with {join(settings)}.")
     if found.repeats == 1:
         said.append("One repeat only: the error is the expected one, not this run's.")
     return " ".join(said)

@@ -39,6 +39,9 @@ OPEN = (
 LIKE = {"slo_attainment_fraction": "goodput_rps", "good_tokens_per_s": "goodput_rps"}
 """Figures that were not taken and move as another one does."""
 
+BUSY = 0.25
+"""A machine whose throughput alone moves by more is not quiet."""
+
 Standing = Literal["real", "within noise", "none"]
 
 
@@ -110,6 +113,17 @@ def told(effect: Effect, noise: Noise | None, repeats: int) -> str:
     return (
         f"Mind the noise: two equal settings differ by up to {format_fraction(floor)} in {metric_label(effect.metric)} "
         f"on this machine (noise passport of {noise.created_utc[:10]})."
+    )
+
+
+def doubt(noise: Noise) -> str:
+    """Why the passport is worth little; "" where it is worth something."""
+    floor = noise.floor("throughput_rps")
+    if floor is None or floor <= BUSY:
+        return ""
+    return (
+        f"Equal repeats differed by up to {format_fraction(floor)} in throughput: the machine was busy with something "
+        "else. Take the passport again when it is quiet."
     )
 
 

@@ -20,7 +20,7 @@ from lab.spec import Slo
 Result = Literal["met", "missed", "client"]
 KEPT_UP = 0.95
 TIGHT = 0.05
-GIVE_UP = 64.0
+GIVE_UP = 256.0
 """No rate is tried below the first one divided by this."""
 
 

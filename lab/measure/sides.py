@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lab.measure.noise import Noise
 from lab.measure.segments import Block
 from lab.measure.words import join, level_label, plural
 from lab.spec import Slo
@@ -33,7 +34,8 @@ NOT_SETTINGS = ("environment.load_average_before", "environment.niceness", "envi
 class Side:
     """One cell of one run: what was served and asked, the records of its repeats, and their summaries as dicts.
     `name` is "RUN.CELL", or "RUN" for a run of one cell; `quality` what its format costs in quality, in a sentence, ""
-    for one that costs nothing (the baseline) or has none."""
+    for one that costs nothing (the baseline) or has none; `noise` its
+    machine's passport."""
 
     name: str
     run_id: str
@@ -49,6 +51,7 @@ class Side:
     summaries: list[dict[str, Any]] = field(repr=False)
     changed: bool = False
     quality: str = ""
+    noise: Noise | None = field(default=None, repr=False)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -9,8 +9,10 @@ the share that failed is in the sentence).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from lab.measure import noise as passport
+from lab.measure import power
 from lab.measure.compare import Effect, compare
 from lab.measure.phrases import latency_phrase, ratio_phrase
 from lab.measure.sides import Side, doubts, identical
@@ -23,7 +25,8 @@ TOKEN_TIMES = ("ttft_p50_s", "itl_mean_s")
 @dataclass(frozen=True)
 class Versus:
     """b against a. `effects` by metric, the first being the one that decides; `forbids` and `read_with` are
-    sides.doubts; `text` is the headline."""
+    sides.doubts; `text` is the headline; `noise_floors`: by metric, what two equal settings may differ
+    by on this machine, where its passport says so."""
 
     a: str
     b: str
@@ -32,6 +35,7 @@ class Versus:
     read_with: tuple[str, ...]
     identical: bool
     text: str
+    noise_floors: dict[str, float] = field(default_factory=dict)
 
 
 def metrics(a: Side, b: Side) -> tuple[str, ...]:
@@ -55,8 +59,14 @@ def versus(a: Side, b: Side, label_a: str, label_b: str) -> Versus:
     effects = {}
     if (a.run_id, a.cell) != (b.run_id, b.cell) and a.blocks and b.blocks:
         effects = {metric: compare(a.blocks, b.blocks, metric, a.slo) for metric in metrics(a, b)}
-    text = _headline(a, label_a, label_b, effects, forbids, same)
-    return Versus(label_a, label_b, effects, tuple(forbids), tuple(read_with), same, text)
+    repeats = min(len(a.blocks), len(b.blocks))
+    noise = a.noise if a.noise is not None and b.noise == a.noise else None
+    floors = {} if noise is None else {name: floor for name in effects if (floor := noise.floor(name, repeats))}
+    text = _headline(a, label_a, label_b, effects, forbids, same, power.measured_s(a.blocks, b.blocks))
+    if effects and not forbids and noise is not None:
+        mind = passport.told(next(iter(effects.values())), noise, repeats)
+        text = f"{text} {mind}".rstrip()
+    return Versus(label_a, label_b, effects, tuple(forbids), tuple(read_with), same, text, floors)
 
 
 def floor_fraction(effect: Effect) -> float | None:
@@ -68,14 +78,20 @@ def floor_fraction(effect: Effect) -> float | None:
 
 
 def _headline(
-    a: Side, label_a: str, label_b: str, effects: dict[str, Effect], forbids: Sequence[str], same: bool
+    a: Side,
+    label_a: str,
+    label_b: str,
+    effects: dict[str, Effect],
+    forbids: Sequence[str],
+    same: bool,
+    measured_s: float,
 ) -> str:
     if not effects:
         return forbids[0] if forbids else "There is nothing to compare."
     if forbids:
         return f"No verdict on {label_b}: {forbids[0][0].lower()}{forbids[0][1:]}"
     main = next(iter(effects.values()))
-    words = [_main(main, label_a, label_b, objective_label(a.slo))]
+    words = [_main(main, label_a, label_b, objective_label(a.slo), measured_s)]
     if main.metric == "slo_attainment_fraction":
         words.insert(0, "They were asked differently, so the share served in time is compared, not how much was.")
     if same:
@@ -92,7 +108,7 @@ def _headline(
     return " ".join(words)
 
 
-def _main(effect: Effect, label_a: str, label_b: str, objective: str) -> str:
+def _main(effect: Effect, label_a: str, label_b: str, objective: str, measured_s: float) -> str:
     """The first sentence."""
     of = f"{metric_label(effect.metric)} within {objective}"
     figures = f"{format_metric(effect.metric, effect.b)} against {format_metric(effect.metric, effect.a)}"
@@ -100,7 +116,8 @@ def _main(effect: Effect, label_a: str, label_b: str, objective: str) -> str:
         return f"{label_b} and {label_a} cannot be compared on {of}: {effect.reason}."
     floor = floor_fraction(effect)
     if effect.verdict == "no detectable difference":
-        told = "" if floor is None else f"; less than {format_fraction(floor)} could not have been told"
+        could = power.told(effect, measured_s)
+        told = f"; {could}" if could else ""
         return f"No detectable difference in {of} between {label_b} and {label_a}: {figures}{told}."
     if effect.ratio is None or floor is None:
         more = "more" if effect.verdict == "higher" else "less"

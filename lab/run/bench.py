@@ -123,6 +123,11 @@ class Bench:
             self._borrow(self.server, model)
         self._in_force[model.name] = model
 
+    def anew(self, model: ModelSpec) -> None:
+        """Bring `model` into force by loading it, also where it is."""
+        self._in_force.pop(model.name, None)
+        self.put(model)
+
     def _borrow(self, server: Server, model: ModelSpec) -> None:
         if model.name not in self._borrowed:
             self._borrowed[model.name] = Borrowed(server, model.name, self.folder.path / "borrowed.log")

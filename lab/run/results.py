@@ -22,7 +22,7 @@ from lab.measure.records import OK, OUTCOMES, Requests, Window
 from lab.measure.server import ServerDelta, server_delta
 from lab.measure.summary import Summary, summarize
 from lab.measure.verdict import CellResult, Verdict, verdict
-from lab.run import formats
+from lab.run import designs, formats
 from lab.run.folder import RunFolder
 from lab.run.plan import cell_blocks, level_blocks
 from lab.run.status import ACTIVE
@@ -102,6 +102,12 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
     if many is not None and many["cells"]:
         many["throughput"] = fleet_words.intervals(experiment.judge and experiment.judge.baseline, found.effects)
         found = replace(found, holds=fleet_words.holds(many), text=fleet_words.cliff(many))
+    together = designs.design(experiment, blocks)
+    if together is not None and together["text"]:
+        found = replace(found, text=together["text"])
+    looked_for = next((_without_stamp(e) for e in events if e["kind"] == "search"), None)
+    if looked_for is not None:
+        found = replace(found, text=looked_for["text"])
     cells = experiment.cells()
     in_formats = formats.of_blocks(experiment, blocks, told)
     return {
@@ -127,6 +133,8 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
         ],
         "formats": formats.of_run(experiment, told),
         "fleet": many,
+        "factorial": together,
+        "search": looked_for,
         "answers": answers,
         "verdict": found.to_dict(),
         "problems": [

@@ -12,6 +12,7 @@ from lab.measure.quality import Quality
 from lab.measure.records import Requests, Window
 from lab.measure.segments import Block
 from lab.measure.sides import Side
+from lab.run import passport
 from lab.run.folder import RunFolder
 from lab.spec import Experiment, ModelSpec, Slo, parse
 
@@ -84,6 +85,7 @@ def _side(folder: RunFolder, number: int, alone: bool, document: Mapping[str, An
         summaries=[cell["summary"] for cell in own],
         changed=any(problem["code"] == "changed" for problem in document["problems"]),
         quality=_quality(document, own[0].get("format") if own else None),
+        noise=passport.read(folder.document.get("environment") or {}),
     )
 
 

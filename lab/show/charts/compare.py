@@ -146,9 +146,10 @@ def offered_served(loads: Mapping[str, Sequence[Load]]) -> Chart:
     return Chart(title, figure, "; ".join(takeaways) + ".", table)
 
 
-def ratios(effects: Mapping[str, Effect], baseline: str) -> Chart:
+def ratios(effects: Mapping[str, Effect], baseline: str, noise_floor: float | None = None) -> Chart:
     """Every side's ratio to the baseline on one metric (x, log) with its 95 % interval, on a band of what could not
-    have been told from no difference: the noise floor of that very comparison."""
+    have been told from no difference: the noise floor of that very comparison. Between the dotted lines, where
+    `noise_floor` is given, two equal settings may lie on this machine (its noise passport)."""
     metric = next(iter(effects.values())).metric if effects else ""
     name = metric_label(metric) if metric else "ratio"
     title = f"{name[0].upper()}{name[1:]} against {baseline}"
@@ -211,12 +212,25 @@ def ratios(effects: Mapping[str, Effect], baseline: str) -> Chart:
         yaxis=theme.axis(
             "", type="category", autorange="reversed", showline=False, ticks="", ticklabelstandoff=8, rangemode="normal"
         ),
-        shapes=[ratio_of_one()],
+        shapes=[ratio_of_one(), *_passport(noise_floor)],
     )
+    if noise_floor is not None:
+        table["machine's noise, %"] = [100 * noise_floor] * len(table["side"])
+        notes.append(f"dotted: two equal settings may differ by {format_fraction(noise_floor)} on this machine")
     alt = "; ".join(
         f"{label} has {format_ratio(m)} the {name} of {baseline}, {verdict}" for label, m, _, _, _, verdict in rows
     )
     return Chart(title, {"data": [band, marks], "layout": layout}, alt + ".", table, tuple(notes))
+
+
+def _passport(floor: float | None) -> list[dict[str, Any]]:
+    """The lines between which equals may lie."""
+    if floor is None:
+        return []
+    return [
+        {**ratio_of_one(), "x0": x, "x1": x, "line": {"color": "@muted", "width": 1, "dash": "dot"}}
+        for x in (1 / (1 + floor), 1 + floor)
+    ]
 
 
 def memory(parts: Mapping[str, Mapping[str, float]]) -> Chart:

@@ -16,7 +16,7 @@ from lab.errors import LabError
 from lab.measure.records import OK
 from lab.measure.sides import LETTERS, Difference, Side, differences, labels, value_label
 from lab.measure.versus import Versus, metrics, versus
-from lab.measure.words import level_label, metric_label
+from lab.measure.words import join, level_label, metric_label
 from lab.run import sides as stored
 from lab.run.folder import RunFolder
 from lab.run.sides import Name
@@ -46,6 +46,13 @@ def page(names: Sequence[Name]) -> None:
             levels = [_levels(factors) for factors in stored.cells(RunFolder.open(side.run_id))]
             if len(levels) > 1:
                 picking.cell(name, place, levels, side.cell)
+    empty = [label for side, label in zip(found, called, strict=True) if _unmeasured(side)]
+    if empty:
+        st.error(
+            f"Nothing was measured in {join(empty)}, so there is nothing to compare; choose another run or cell.",
+            icon=":material/error:",
+        )
+        return
     if len(found) == 1:
         st.info("Choose a run to compare with this one.", icon=":material/info:")
         _differences(found, called)
@@ -62,6 +69,11 @@ def page(names: Sequence[Name]) -> None:
     if found[0].blocks:
         _charts(found, called, other)
     reporting.downloads([Name.read(side.name) for side in found])
+
+
+def _unmeasured(side: Side) -> bool:
+    """No request of it was answered, or its run ended before it began."""
+    return not any(summary.get("throughput_rps") for summary in side.summaries)
 
 
 def _other(called: Sequence[str]) -> int:
@@ -166,7 +178,9 @@ def _charts(found: Sequence[Side], called: Sequence[str], other: int) -> None:
             for metric in metrics(found[0], found[other]):
                 effects = {label: v.effects[metric] for label, v in pairs.items() if metric in v.effects}
                 if effects:
-                    chart.show(compare.ratios(effects, called[0]), key=f"c_ratio_{metric_label(metric)}")
+                    floor = max((v.noise_floors.get(metric, 0.0) for v in pairs.values()), default=0.0) or None
+                    drawn = compare.ratios(effects, called[0], floor)
+                    chart.show(drawn, key=f"c_ratio_{metric_label(metric)}")
 
 
 # --- what is read, kept for a moment -------------------------------------------------------------------------------
