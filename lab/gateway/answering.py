@@ -36,16 +36,21 @@ class Answering(Response):
         watch = asyncio.ensure_future(_until_gone(receive))
         watch.add_done_callback(lambda watch: None if watch.cancelled() else task.cancel())
         try:
-            async for part in self._parts:
-                if not begun:
-                    await send(_start(200, {"content-type": self._kind, **told(passage)}))
-                    begun = True
-                    if self._kind == EVENTS:
+            if self._kind == EVENTS:
+                async for part in self._parts:
+                    if not begun:
+                        await send(_start(200, {"content-type": EVENTS, **told(passage)}))
+                        begun = True
                         passage.first()
-                await send({"type": "http.response.body", "body": part, "more_body": True})
-            watch.cancel()
-            outcome = OK
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
+                watch.cancel()
+                outcome = OK
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+            else:
+                whole = b"".join([part async for part in self._parts])
+                watch.cancel()
+                outcome = OK
+                await _send_whole(send, 200, {"content-type": self._kind, **told(passage)}, whole)
         except Refusal as refusal:
             watch.cancel()
             outcome = refusal.outcome
@@ -62,8 +67,8 @@ class Answering(Response):
 
     async def _tell(self, refusal: Refusal, send: Send, begun: bool) -> None:
         if not begun:
-            await send(_start(refusal.status, {"content-type": JSON, **told(self._passage), **refusal.headers()}))
-            await send({"type": "http.response.body", "body": refusal.encoded()})
+            headers = {"content-type": JSON, **told(self._passage), **refusal.headers()}
+            await _send_whole(send, refusal.status, headers, refusal.encoded())
         elif self._kind == EVENTS:
             event = b"data: " + refusal.encoded() + b"\n\n"
             await send({"type": "http.response.body", "body": event, "more_body": False})
@@ -72,6 +77,11 @@ class Answering(Response):
 async def _until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def _send_whole(send: Send, status: int, headers: Mapping[str, str], body: bytes) -> None:
+    await send(_start(status, {**headers, "content-length": str(len(body))}))
+    await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 def told(passage: Passage) -> dict[str, str]:

@@ -48,29 +48,31 @@ def make_app(gateway: Gateway, edge: Edge) -> FastAPI:
     app.add_exception_handler(HTTPException, _not_here)
     app.add_exception_handler(Exception, _broken)
 
-    @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
         return await edge.generate(await over_http(request, gateway), chat=False)
 
-    @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
         return await edge.generate(await over_http(request, gateway), chat=True)
 
-    @app.post("/v1/embeddings")
     async def embeddings(request: Request) -> Response:
         return await edge.embed(await over_http(request, gateway))
 
-    @app.post("/predict/{model}")
-    async def predict(request: Request, model: str) -> Response:
-        return await edge.predict(await over_http(request, gateway, model))
+    async def predict(request: Request) -> Response:
+        return await edge.predict(await over_http(request, gateway, request.path_params["model"]))
 
-    @app.post("/v1/feedback")
     async def feedback(request: Request) -> Response:
         given = bodies.read(
             bodies.Score, bodies.json_object(await whole_body(request, gateway.settings.body_limit_bytes))
         )
         gateway.score(given.id, given.score)
         return JSONResponse({"id": given.id, "score": given.score})
+
+    # Plain routes: their bodies are read and checked here, and what FastAPI would do for each request is not free.
+    app.add_route("/v1/completions", completions, ["POST"])
+    app.add_route("/v1/chat/completions", chat, ["POST"])
+    app.add_route("/v1/embeddings", embeddings, ["POST"])
+    app.add_route("/predict/{model:path}", predict, ["POST"])
+    app.add_route("/v1/feedback", feedback, ["POST"])
 
     @app.websocket("/v1/stream")
     async def stream(socket: WebSocket) -> None:

@@ -37,7 +37,6 @@ Upstream = TritonUpstream | OpenAIUpstream
 
 SHADOWS = 64
 """Shadow requests under way at a time; above it they are left out and counted, since users must not wait for them."""
-LOOK_S = 0.5
 REMEMBERED = 20_000
 """Requests whose version is kept for a score that comes later."""
 
@@ -117,7 +116,7 @@ class Gateway:
         self._ended: dict[str, list[Ended]] = {}
         self._remembered: OrderedDict[str, tuple[str, str, float | None]] = OrderedDict()
         self._shadows: set[asyncio.Task[None]] = set()
-        self._look_s = 0.0
+        self._lab_seen: tuple[int, int] | None = None
         self._watch: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -327,10 +326,14 @@ class Gateway:
             self._find_lab()
 
     def _find_lab(self) -> None:
-        """The lab's Triton may have been started anew, on other ports."""
-        now_s = time.monotonic()
-        if now_s >= self._look_s:
-            self._look_s = now_s + LOOK_S
+        """Where the lab's Triton listens: it may have been started anew, on other ports."""
+        try:
+            status = record.path().stat()
+            seen = (status.st_ino, status.st_mtime_ns)
+        except FileNotFoundError:
+            seen = None
+        if seen != self._lab_seen:
+            self._lab_seen = seen
             found = record.read()
             self._lab = None if found is None else f"grpc://127.0.0.1:{found.grpc_port}"
 

@@ -37,7 +37,7 @@ class ServerRecord:
 def read() -> ServerRecord | None:
     """The recorded server if it still lives; None when there is none or the file makes no sense."""
     try:
-        written = json.loads(_file().read_text())
+        written = json.loads(path().read_text())
         known = {field.name for field in dataclasses.fields(ServerRecord)}
         state = ServerRecord(**{key: value for key, value in written.items() if key in known})
         state = dataclasses.replace(state, models=tuple(state.models))
@@ -51,21 +51,22 @@ def write(state: ServerRecord) -> bool:
     other = read()
     if other is not None and (other.pid, other.prefix) != (state.pid, state.prefix):
         return False
-    new = _file().with_name(f".server.json.{os.getpid()}")
+    new = path().with_name(f".server.json.{os.getpid()}")
     new.write_text(json.dumps(dataclasses.asdict(state), indent=1) + "\n")
-    new.replace(_file())
+    new.replace(path())
     return True
 
 
 def remove(state: ServerRecord) -> None:
     """Forgets `state` if it is the one recorded."""
     try:
-        recorded = json.loads(_file().read_text()).get("prefix")
+        recorded = json.loads(path().read_text()).get("prefix")
     except (OSError, ValueError, AttributeError):
         return
     if recorded == state.prefix:
-        _file().unlink(missing_ok=True)
+        path().unlink(missing_ok=True)
 
 
-def _file() -> Path:
+def path() -> Path:
+    """server.json, whether or not it is there; replaced whole when it changes."""
     return home() / "server.json"
