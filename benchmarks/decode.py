@@ -176,8 +176,7 @@ def continuous_and_static(setting: Setting) -> list[Row]:
 def beside_aiperf(setting: Setting) -> list[Row]:
     if not setting.peer.is_file():
         return [Row("TTFT and ITL beside AIPerf's", None, "ratio", None, 0, f"no vLLM at {setting.peer}")]
-    # AIPerf's processes would take the cores from it, and AIPerf measure another server than the lab.
-    with vllm(setting, priority.MEASURED) as url:
+    with vllm(setting) as url:
         vllm_rate(setting, url, max(IN_FLIGHT))
         return served.beside_aiperf(url, setting.weights, "vLLM")
 
@@ -243,19 +242,19 @@ def lab_stamps(setting: Setting, lengths: Sequence[int], **options: Any) -> list
 
 
 @contextmanager
-def vllm(setting: Setting, niceness: int = 0) -> Iterator[str]:
+def vllm(setting: Setting) -> Iterator[str]:
     """The URL of a vLLM server of our own."""
     (port,), _ = pick_ports(count=1)
     command = [str(setting.peer), str(setting.weights), str(port)]
     # By itself vLLM leaves a core free, and is a fifth slower for it on a machine of two.
     environment = {**os.environ, "VLLM_CPU_OMP_THREADS_BIND": f"0-{(os.cpu_count() or 1) - 1}"}
-    with running("vLLM", command, f"http://127.0.0.1:{port}", niceness, environment) as url:
+    with running("vLLM", command, f"http://127.0.0.1:{port}", environment=environment) as url:
         yield url
 
 
 @contextmanager
 def running(
-    name: str, command: Sequence[str], url: str, niceness: int, environment: dict[str, str] | None = None
+    name: str, command: Sequence[str], url: str, niceness: int = 0, environment: dict[str, str] | None = None
 ) -> Iterator[str]:
     """`url` while the server of `command` answers there, in a session of its own that ends with the block."""
     say(f"starting {name}")

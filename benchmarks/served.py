@@ -66,7 +66,10 @@ def through_triton() -> list[Row]:
 
 
 def beside_aiperf(url: str, weights: Path, server: str, truth_s: tuple[float, float] | None = None) -> list[Row]:
-    """TTFT and ITL of one OpenAI-compatible server, by the lab and by AIPerf in turns; `truth_s` where it is known."""
+    """TTFT and ITL of one OpenAI-compatible server, by the lab and by AIPerf in turns; `truth_s` where it is known.
+
+    Only such a server is the same for both. One that computes shares two cores with whoever asks it, and AIPerf's
+    processes take so much of them that it measures another server than the lab does: no goal is set there."""
     if not AIPERF.is_file():
         note = f"no AIPerf at {AIPERF}"
         return [Row(f"mean {name} of {server} off AIPerf's by", None, "", "<= 0.05", 0, note) for name in NAMES]
@@ -91,7 +94,8 @@ def beside_aiperf(url: str, weights: Path, server: str, truth_s: tuple[float, fl
         say(f"{server}, mean {name}, ms: lab {shown[0]}, AIPerf {shown[1]}")
         what = f"mean {name} of {server}, {AIPERF_IN_FLIGHT} in flight,"
         rows.append(Row(f"{what} beside AIPerf's", ratio, "ratio", None, AIPERF_PAIRS))
-        rows.append(Row(f"{what} off AIPerf's by", abs(ratio - 1), "", "<= 0.05", AIPERF_PAIRS))
+        goal = None if truth_s is None else "<= 0.05"
+        rows.append(Row(f"{what} off AIPerf's by", abs(ratio - 1), "", goal, AIPERF_PAIRS))
         if truth_s is not None:
             for who, side in (("lab", ours), ("AIPerf", theirs)):
                 off = float(np.median([figures[i] for figures in side])) / truth_s[i] - 1
