@@ -54,15 +54,16 @@ def requests_for(
 ) -> list[dict[str, np.ndarray]]:
     """`count` different requests, each with its batch dimension: {"IMAGE": float32 [1, 64]} and so on. A language
     model's have none and the tensors of Triton's vLLM backend; they ask for greedy answers of exactly the length
-    drawn. `tokenizer` is its tokenizer.json: with it prompts have exactly the tokens drawn, without it about so many.
+    drawn, each by one of the model's adapters where it has some, as `addressed` draws them. `tokenizer` is its
+    tokenizer.json: with it prompts have exactly the tokens drawn, without it about so many.
 
-    A longer list starts with the shorter one: request i depends on the model's family, the workload's seed (and
-    sleep_s, prompt_tokens, output_tokens, stream), the tokenizer and i, nothing else.
+    A longer list starts with the shorter one: request i depends on the model's family and adapters, the workload's seed
+    (and sleep_s, prompt_tokens, output_tokens, stream), the tokenizer and i, nothing else.
     """
     if workload.given is not None:
         return given.requests(workload.given, workload.seed, count)
     if model.family == "llm":
-        return _generation(workload, count, tokenizer)
+        return _generation(workload, count, tokenizer, () if model.merge_adapters else model.adapter_names)
     random = np.random.default_rng([workload.seed, 1])  # the schedule draws from [seed] alone
     if model.family == "digits":
         images = held_out_digits()
@@ -97,23 +98,31 @@ def _rows(name: str, values: np.ndarray) -> list[dict[str, np.ndarray]]:
     return [{name: values[i : i + 1]} for i in range(len(values))]
 
 
-def _generation(workload: Workload, count: int, tokenizer: Path | None) -> list[dict[str, np.ndarray]]:
+def _generation(
+    workload: Workload, count: int, tokenizer: Path | None, adapters: Sequence[str]
+) -> list[dict[str, np.ndarray]]:
+    chosen = addressed([1.0] * len(adapters), workload.seed, count) if adapters else np.zeros(count, np.int64)
     texts = prompts(tuple(_drawn(workload.prompt_tokens, [workload.seed, 3], count)), workload.seed, tokenizer)
     yes, stream = np.array([True]), np.array([workload.stream])
     return [
         {
             "text_input": np.array([text.encode()], dtype=object),
             "stream": stream,
-            "sampling_parameters": np.array(
-                [json.dumps({"max_tokens": int(tokens), "temperature": 0.0, "ignore_eos": True}).encode()], dtype=object
-            ),
+            "sampling_parameters": np.array([_wish(int(tokens), adapters[which] if adapters else None)], dtype=object),
             "exclude_input_in_output": yes,
             "return_finish_reason": yes,
             "return_num_input_tokens": yes,
             "return_num_output_tokens": yes,
         }
-        for text, tokens in zip(texts, _drawn(workload.output_tokens, [workload.seed, 4], count), strict=True)
+        for text, tokens, which in zip(
+            texts, _drawn(workload.output_tokens, [workload.seed, 4], count), chosen, strict=True
+        )
     ]
+
+
+def _wish(tokens: int, adapter: str | None) -> bytes:
+    wish = {"max_tokens": tokens, "temperature": 0.0, "ignore_eos": True}
+    return json.dumps(wish if adapter is None else {**wish, "lora_name": adapter}).encode()
 
 
 def _drawn(lengths: Lengths, seed: list[int], count: int) -> Int64s:

@@ -143,7 +143,7 @@ class Worker:
         self, url: str, mix: list[tuple[ModelSpec, float]], workload: Workload, tokenizer: str | None
     ) -> None:
         made_of = workload.model_dump(include=PAYLOAD_FIELDS)
-        asked = [(model.name, model.family, share) for model, share in mix]
+        asked = [(model.name, model.family, model.adapters, model.merge_adapters, share) for model, share in mix]
         made_for = (url, asked, made_of, tokenizer, self._workers)
         if made_for == self._made_for:
             return

@@ -19,6 +19,8 @@ GAUGES = {
     "engine_weight_bytes": "engine_weight_bytes",
     "engine_scale_bytes": "engine_scale_bytes",
     "engine_cache_bytes": "engine_cache_bytes",
+    "engine_adapters": "engine_adapters",
+    "engine_adapter_bytes": "engine_adapter_bytes",
 }
 """Fields that are read off a gauge."""
 COUNTERS = {
@@ -56,6 +58,8 @@ def engine_figures(
         engine_weight_bytes=gauge("engine_weight_bytes", _last),
         engine_scale_bytes=gauge("engine_scale_bytes", _last),
         engine_cache_bytes=gauge("engine_cache_bytes", _last),
+        engine_adapters=whole(gauge("engine_adapters", _last)),
+        engine_adapter_bytes=gauge("engine_adapter_bytes", _last),
         preemptions=whole(grown.get("engine_preemptions")),
         engine_batch_mean=written / steps if written is not None and steps else None,
         step_mean_s=decode_s / steps if decode_s is not None and steps else None,

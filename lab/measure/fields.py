@@ -125,6 +125,7 @@ class EngineFields:
     cache_tokens_used_peak, cache_tokens_total tokens whose keys and values are held, and how many there is room for
     engine_weight_bytes, engine_cache_bytes    what the engine has allocated for weights and for the cache
     engine_scale_bytes                         of engine_weight_bytes what scales and zero points take
+    engine_adapters, engine_adapter_bytes      LoRA adapters that are loaded, and what they take besides
     preemptions                                requests put back to waiting because the cache was full
     engine_batch_mean                          answers that shared a step, mean over steps: tokens written ÷ steps
     step_mean_s                                seconds of decoding a step, whatever the number of requests in it
@@ -138,6 +139,8 @@ class EngineFields:
     engine_weight_bytes: float | None = None
     engine_scale_bytes: float | None = None
     engine_cache_bytes: float | None = None
+    engine_adapters: int | None = None
+    engine_adapter_bytes: float | None = None
     preemptions: int | None = None
     engine_batch_mean: float | None = None
     step_mean_s: float | None = None

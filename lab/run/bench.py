@@ -19,6 +19,7 @@ from lab.errors import InputError, LabError, ModelError, RunError
 from lab.home import home
 from lab.load.generator import Generator, Job, Progress
 from lab.run.control import MODEL_FIELDS, Inbox, checked
+from lab.run.copies import served_as
 from lab.run.equality import Answer, ask, workload_of
 from lab.run.folder import RunFolder
 from lab.run.plan import Block
@@ -115,13 +116,14 @@ class Bench:
     def put(self, model: ModelSpec) -> None:
         """Bring `model` into force: written and reloaded when it differs from what is loaded. On a server that the lab
         does not manage only its batching can be changed, where that server allows it; it is put back in the end."""
-        if isinstance(self.server, Server) and self.server.managed and self._in_force.get(model.name) != model:
-            seconds = self.server.load(model)
-            self.folder.event("loaded", model=model.model_dump(mode="json"), seconds=seconds)
-            self._unasked.add(model.name)
-        elif isinstance(self.server, Server) and not self.server.managed and model.family != "llm":
-            self._borrow(self.server, model)
-        self._in_force[model.name] = model
+        for own in served_as(model):
+            if isinstance(self.server, Server) and self.server.managed and self._in_force.get(own.name) != own:
+                seconds = self.server.load(own)
+                self.folder.event("loaded", model=own.model_dump(mode="json"), seconds=seconds)
+                self._unasked.add(own.name)
+            elif isinstance(self.server, Server) and not self.server.managed and own.family != "llm":
+                self._borrow(self.server, own)
+            self._in_force[own.name] = own
 
     def anew(self, model: ModelSpec) -> None:
         """Bring `model` into force by loading it, also where it is."""
@@ -147,7 +149,8 @@ class Bench:
         """Measure one block to its end and return what was sent and answered. Calls `on_tick(phase, progress)` ten
         times a second. RunError when the server or a load worker dies; what was measured until then is kept."""
         self.put(block.model)
-        self._settle(block.model)
+        for own in served_as(block.model):
+            self._settle(own)
         generator, folder = self.generator, self.folder
         model, workload = block.model, block.workload
         window = generator.begin(self._job(index, block))
@@ -174,7 +177,7 @@ class Bench:
                     # A stop forgets the arrivals that will not come; the block still owes them.
                     planned = progress.planned
                 if now >= self._next_scrape_ns or (boundaries and now >= boundaries[0]):
-                    self._scrape([model.name])
+                    self._scrape([own.name for own in served_as(model)])
                     boundaries = [b for b in boundaries if b > now]
                 for raw in self.inbox.new():
                     model, workload = self._change(raw, model, workload)
@@ -185,10 +188,11 @@ class Bench:
                 on_tick(_phase(now, window.measured_from_ns, window.end_ns, cut_ns), progress)
                 time.sleep(TICK_S)
                 progress = generator.poll()
-            self._scrape([model.name])
-            self._note_memory("held", model)
-            if progress.errors:
-                self._look_at(model.name)
+            self._scrape([own.name for own in served_as(model)])
+            for own in served_as(model):
+                self._note_memory("held", own)
+                if progress.errors:
+                    self._look_at(own.name)
         except (LabError, OSError):
             cut_ns = self._died_ns or time.perf_counter_ns()
             raise
@@ -199,8 +203,9 @@ class Bench:
         return progress
 
     def _job(self, index: int, block: Block) -> Job:
-        url = _url(self.server, block.workload.protocol)
-        return Job(index, url, block.model, block.workload, _tokenizer(block.model))
+        url, several = _url(self.server, block.workload.protocol), served_as(block.model)
+        mix = tuple((own, 1.0) for own in several) if len(several) > 1 else ()
+        return Job(index, url, several[0], block.workload, _tokenizer(block.model), mix)
 
     def _settle(self, model: ModelSpec) -> None:
         """Wait until nothing of the block before is left in the server: requests that the client gave up on stay in

@@ -67,6 +67,8 @@ ENGINE_FAMILIES = (
     "lab_engine_weight_bytes",
     "lab_engine_scale_bytes",
     "lab_engine_cache_bytes",
+    "lab_engine_adapters",
+    "lab_engine_adapter_bytes",
     "lab_engine_steps",
     "lab_engine_decode_seconds",
     "lab_engine_prefill_seconds",

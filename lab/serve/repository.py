@@ -4,6 +4,7 @@
     <repository>/<name>/1/model.py       a copy of lab/serve/models/<family>.py
     <repository>/<name>/1/<module>.py    copies of what it imports from beside itself
     <repository>/<name>/1/weights        a link to the weights, for families that have some
+    <repository>/<name>/1/multi_lora.json    where its adapters are, for a language model that has some
 
 The text goes through Triton's own protobuf, so a field that does not exist fails here and not in the server. What the
 spec alone shows to be contradictory is refused by `check`; whether this machine has the weights or a GPU is not asked.
@@ -22,7 +23,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from lab.errors import InputError
-from lab.serve import weights
+from lab.serve import adapters, weights
 from lab.spec import LLM_FIELDS, ModelSpec
 
 
@@ -69,6 +70,8 @@ CPU_ONLY = {
     "sleeper": "which computes nothing",
     "null": "which computes nothing",
 }
+FILES = ("weights", "adapters", "merge_adapters")
+"""Fields that are files beside the model, and no parameters."""
 MODELS = Path(__file__).parent / "models"
 
 
@@ -123,7 +126,7 @@ def config(spec: ModelSpec) -> pb.ModelConfig:
         message.max_batch_size = 0
         message.model_transaction_policy.decoupled = True
         for name in LLM_FIELDS:
-            if name != "weights":  # those are a link
+            if name not in FILES:
                 value = getattr(spec, name)
                 message.parameters[name].string_value = value if isinstance(value, str) else json.dumps(value)
     if spec.batching is not None:
@@ -149,6 +152,7 @@ def write_model(spec: ModelSpec, repository: Path) -> Path:
     folder = repository / spec.name
     version = folder / "1"
     version.mkdir(parents=True, exist_ok=True)
+    adapters.write(spec, version)
     source = weights.folder(spec)
     _replace(version / "weights", lambda new: new.symlink_to(source) if source else None)
     # With their times, by which Python (and numba) tell whether what they compiled at an earlier load is still true.

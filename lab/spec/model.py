@@ -71,6 +71,10 @@ class ModelSpec(Value):
     `max_request_tokens`    of prompt and answer together; the length of a slot in the cache
     `max_tokens_in_cache`   of all that run together; None is room for max_batch_size full requests
     `stream_interval`       tokens that each chunk of an answer holds after the first, which holds one
+    `adapters`              LoRA adapters that a request may name: of the lab's own (lab/serve/lora/lessons.json), or
+                            NAME=FOLDER in PEFT's layout
+    `max_adapters`          that may be loaded at a time, those that come while it serves included
+    `merge_adapters`        each adapter is folded into a full copy of the base, and served as a model of its own
     `threads`               that compute; None is the engine's own choice
     """
 
@@ -91,6 +95,9 @@ class ModelSpec(Value):
     max_request_tokens: Annotated[int, Field(ge=2, le=1_000_000)] = 1024
     max_tokens_in_cache: Tokens | None = None
     stream_interval: Annotated[int, Field(ge=1, le=1024)] = 1
+    adapters: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    max_adapters: Annotated[int, Field(ge=1, le=256)] = 16
+    merge_adapters: bool = False
     threads: Annotated[int, Field(ge=1, le=256)] | None = None
 
     @model_validator(mode="after")
@@ -133,6 +140,24 @@ class ModelSpec(Value):
                 f"kv_cache_precision {self.kv_cache_precision!r} with kv_cache false, which keeps none; "
                 "allowed: null, or kv_cache true"
             )
+        return self
+
+    @property
+    def adapter_names(self) -> tuple[str, ...]:
+        return tuple(entry.partition("=")[0] for entry in self.adapters)
+
+    @model_validator(mode="after")
+    def _adapters_fit(self) -> ModelSpec:
+        names = self.adapter_names
+        twice = next((name for n, name in enumerate(names) if name in names[:n]), None)
+        if twice is not None:
+            raise ValueError(f"adapters hold {twice} twice; allowed: each name once")
+        if len(names) > self.max_adapters:
+            raise ValueError(
+                f"adapters are {len(names)} with max_adapters {self.max_adapters}; allowed: up to {self.max_adapters}"
+            )
+        if self.merge_adapters and not names:
+            raise ValueError("merge_adapters without adapters; allowed: one adapter or more, or merge_adapters false")
         return self
 
     @model_validator(mode="after")
@@ -184,5 +209,8 @@ LLM_FIELDS = (
     "max_request_tokens",
     "max_tokens_in_cache",
     "stream_interval",
+    "adapters",
+    "max_adapters",
+    "merge_adapters",
     "threads",
 )

@@ -62,6 +62,7 @@ parameters { key: "group_size" value { string_value: "32" } }
 parameters { key: "kv_cache_precision" value { string_value: "null" } }
 parameters { key: "scheduler" value { string_value: "static" } }
 parameters { key: "kv_cache" value { string_value: "true" } }
+parameters { key: "max_adapters" value { string_value: "16" } }
 parameters { key: "max_batch_size" value { string_value: "4" } }
 parameters { key: "max_request_tokens" value { string_value: "500" } }
 parameters { key: "max_tokens_in_cache" value { string_value: "1000" } }

@@ -122,6 +122,7 @@ def write(folder: Path, adapter: Adapter, *, alpha: float, rslora: bool = False)
     (rank,) = ranks
     if any(change.scale != _scale(alpha, rank, rslora) for change in adapter.changes.values()):
         raise ValueError(f"a scale is not that of alpha {alpha:g} and rank {rank}")
+    layers = sorted({layer for layer, _ in adapter.changes})
     document = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -131,6 +132,7 @@ def write(folder: Path, adapter: Adapter, *, alpha: float, rslora: bool = False)
         "use_rslora": rslora,
         "lora_dropout": 0.0,
         "target_modules": adapter.targets,
+        "layers_to_transform": layers,
         "bias": "none",
         "fan_in_fan_out": False,
         "inference_mode": True,

@@ -21,7 +21,17 @@ from .request import Counters
 PERIOD_S = 0.5
 PREFIX = "lab_engine_"
 
-GAUGES = ("running", "waiting", "cache_tokens_used", "cache_tokens_total", "weight_bytes", "scale_bytes", "cache_bytes")
+GAUGES = (
+    "running",
+    "waiting",
+    "cache_tokens_used",
+    "cache_tokens_total",
+    "weight_bytes",
+    "scale_bytes",
+    "cache_bytes",
+    "adapters",
+    "adapter_bytes",
+)
 """What is so now."""
 
 SUMS = (

@@ -2,8 +2,9 @@
 
     Triton ──execute──▶ Question ──submit──▶ EngineThread ──each token──▶ Answers ──responses──▶ Triton
 
-Decoupled: `execute` only hands requests on, so new ones join between two steps of those that run. Three threads: this
-one reads requests, the engine's computes, the answers' one sends. A request that is wrong ends with its own error.
+Decoupled: `execute` only hands requests on, so new ones join between two steps of those that run. Four threads: this
+one reads requests, the engine's computes, the answers' one sends, and the desk's brings adapters and takes them away. A
+request that is wrong ends with its own error.
 """
 
 import json
@@ -14,12 +15,14 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from .adapter_desk import AdapterDesk
 from .answers import Answer, Answers
 from .decoder import decoder_of
 from .engine import Engine, Options
 from .engine_metrics import EngineMetrics, values
 from .engine_thread import EngineThread
 from .question import Question
+from .request import Output
 
 THREADS = 2
 """More than the client, Triton and the operating system leave free would wait for each other."""
@@ -38,11 +41,14 @@ class TritonPythonModel:
             max_batch_size=json.loads(given["max_batch_size"]),
             max_request_tokens=json.loads(given["max_request_tokens"]),
             max_tokens_in_cache=json.loads(given["max_tokens_in_cache"]),
+            max_adapters=json.loads(given["max_adapters"]),
         )
         kept = given["kv_cache_precision"]
         decoder = decoder_of(weights, given["precision"], device, threads, None if kept == "null" else kept)
         engine = Engine(decoder, Tokenizer.from_file(str(weights / "tokenizer.json")), options)
         cache_bytes = engine.cache.bytes if engine.cache else None
+        adapters = engine.adapters
+        self.desk = AdapterDesk(adapters, Path(__file__).parent / "multi_lora.json")
         self.engine = EngineThread(engine)
         self.answers = Answers(int(given["stream_interval"]), self.engine.cancel)
         self.metrics = EngineMetrics(
@@ -52,6 +58,8 @@ class TritonPythonModel:
                 weight_bytes=decoder.weight_bytes,
                 scale_bytes=decoder.scale_bytes,
                 cache_bytes=cache_bytes,
+                adapters=len(adapters),
+                adapter_bytes=adapters.bytes,
             ),
             decoder.notes,
         )
@@ -62,6 +70,9 @@ class TritonPythonModel:
             try:
                 question = Question.read(request)
                 answer = Answer(sender, question)
+                if self.desk.is_order(question.parameters):
+                    self.desk.order(partial(self._told, answer))
+                    continue
                 answer.id = self.engine.submit(
                     question.prompt, question.parameters, partial(self.answers.receive, answer)
                 )
@@ -69,7 +80,14 @@ class TritonPythonModel:
             except Exception as error:  # noqa: BLE001  the boundary: a request without an end would never be let go
                 self.answers.refuse(sender, str(error) or type(error).__name__)
 
+    def _told(self, answer: Answer, done: str | None, why: str | None) -> None:
+        if done is None:
+            self.answers.refuse(answer.sender, str(why))
+        else:
+            self.answers.receive(answer, Output("", None, done, "stop", 0, 0))
+
     def finalize(self) -> None:
+        self.desk.close()
         self.metrics.close()
         self.engine.close()
         self.answers.close()
