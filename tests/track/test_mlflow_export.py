@@ -1,10 +1,11 @@
-"""The exporter against a stand-in for MLflow that writes down what it was told, and against the real one where there is
-one (LAB_MLFLOW_PYTHON)."""
+"""The exporter against a stand-in for MLflow that writes down what it was told, and against the real one."""
 
 import json
 import os
 import sqlite3
 import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from lab.run.folder import RunFolder
 from lab.track import mlflow_export
 from lab.track.bundle import bundle, metric_name, metrics
 from tests.show.synthetic import batching_run
+from tests.waiting import until
 
 RUN = "20261130-010101-batching-done"
 FAKE = '''
@@ -29,6 +31,11 @@ FAKE = '''
         def __init__(self, tracking_uri):
             if os.environ.get("FAKE_FAILS"):
                 raise RuntimeError(os.environ["FAKE_FAILS"])
+            if os.environ.get("FAKE_BUSY_S"):  # as MLflow: a real database, whose lock is waited for so long
+                import sqlite3
+                db = sqlite3.connect(str(KEPT) + ".db", timeout=float(os.environ["FAKE_BUSY_S"]))
+                db.execute("BEGIN IMMEDIATE")
+                db.rollback()
             self.db = json.loads(KEPT.read_text()) if KEPT.exists() else {"uri": tracking_uri, "runs": {}}
         def keep(self):
             KEPT.write_text(json.dumps(self.db))
@@ -157,12 +164,38 @@ def test_a_locked_database_can_be_tried_again(fake: Path, monkeypatch: pytest.Mo
     assert mlflow_export.export(RUN).text == "MLflow refused: no such table: runs"
 
 
+@pytest.mark.parametrize(("busy_s", "held_s", "state"), [(0.2, 30.0, "failed"), (30.0, 0.3, "done")])
+def test_a_database_that_is_held_costs_the_lab_nothing_and_the_export_a_wait(
+    fake: Path, monkeypatch: pytest.MonkeyPatch, busy_s: float, held_s: float, state: str
+) -> None:
+    """P28: another process holds BEGIN EXCLUSIVE for longer, or shorter, than MLflow waits (20 s there, less here)."""
+    monkeypatch.setenv("FAKE_BUSY_S", str(busy_s))
+    holder = sqlite3.connect(f"{fake}.db", isolation_level=None, check_same_thread=False)
+    holder.execute("BEGIN EXCLUSIVE")
+    free = threading.Timer(held_s, holder.rollback)
+    free.start()
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            export = pool.submit(mlflow_export.export, RUN)
+            until(lambda: (now := mlflow_export.state(RUN)) and now.state == "going", "the export to begin")
+            assert results.document(RunFolder.open(RUN))["state"] == "done"  # while it waits, the lab reads on
+            found = export.result(60)
+        assert found.state == state
+        if state == "failed":
+            assert found.again and "locked by another process" in found.text and "\n" not in found.text
+            holder.rollback()
+            assert mlflow_export.export(RUN).state == "done"
+    finally:
+        free.cancel()
+        holder.close()
+
+
 def test_without_mlflow_the_answer_says_what_to_do(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAB_HOME", str(shelf))
     monkeypatch.setenv("LAB_MLFLOW_PYTHON", "/no/such/python")
     assert mlflow_export.interpreter() is None
     found = mlflow_export.export(RUN)
-    assert found.state == "failed" and "python -m lab mlflow --install" in found.text
+    assert found.state == "failed" and "requirements.txt" in found.text
     assert main(["mlflow"]) == 1
 
 
@@ -187,7 +220,6 @@ def test_everything_in_a_bundle_is_json(fake: Path, tmp_path: Path) -> None:
     assert all(len(value) <= 500 for value in json.loads(text)["parent"]["params"].values())
 
 
-@pytest.mark.skipif("LAB_MLFLOW_PYTHON" not in os.environ, reason="no Python with MLflow is named")
 def test_the_real_mlflow_keeps_what_it_is_given(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAB_HOME", str(shelf))
     found = mlflow_export.export(RUN)

@@ -37,7 +37,13 @@ def _swap(source: Source) -> Values | None:
     for cell in reversed(cells):
         load, unload = cell.get("load_median_s"), cell.get("unload_median_s")
         if load and unload:
-            return {"load_s": load, "unload_s": unload, "swap_s": load + unload, "misses_rps": 1 / (load + unload)}
+            return {
+                "load_s": load,
+                "unload_s": unload,
+                "swap_s": load + unload,
+                "misses_rps": 1 / (load + unload),
+                "per_minute": 60 / (load + unload),
+            }
     return None
 
 
@@ -85,7 +91,7 @@ DRILLS = (
         ask="A request for a model that is not loaded waits until one is unloaded ({unload_s}) and it is loaded "
         "({load_s}); swaps run one after the other. How many such misses a minute can be served at most?",
         answer=Number("misses_rps", "a minute", scale=60, near=1.15),
-        formula="60 s ÷ (load + unload) = 60 s ÷ {swap_s}",
+        formula="60 s ÷ (load + unload) = 60 s ÷ {swap_s} = {per_minute}",
         why="However fast the model is: once each request misses, the swap is the server. Users who wait in a closed "
         "loop then ask for nothing else, and throughput falls for the models that are loaded too.",
         source="the run's own swaps",

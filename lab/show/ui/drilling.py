@@ -52,7 +52,6 @@ def page() -> None:
 
 
 def _deck() -> str | None:
-    st.session_state.setdefault(DECK, None)
     chosen = st.pills("Deck", list(DECKS), key=DECK, bind="query-params", format_func=lambda deck: DECKS[deck])
     return str(chosen) if chosen else None
 
