@@ -13,6 +13,7 @@ if folder is None:
 else:
     experiment = folder.document["experiment"]
     price = pricing.choose(folder.document["environment"], experiment["model"].get("device", "cpu"))
-    costing.of_run(folder, price, costing.use_form(price))
+    use = costing.use_form(price)
+    costing.of_run(folder, price, use, costing.objective(folder))
 st.subheader("Prices")
 costing.editor()

@@ -128,7 +128,9 @@ def _falls(before: Cell, after: Cell) -> bool:
 
 
 def _misses(cell: Cell) -> str:
-    missed = 1 - cell["hit_fraction"] if cell["hit_fraction"] is not None else None
+    if cell["hit_fraction"] is None:
+        return "no request is answered"
+    missed = 1 - cell["hit_fraction"]
     wait = cell["miss_p50_s"]
     waited = f", {format_seconds(wait)} at the median" if wait is not None else ""
     return f"{format_fraction(missed)} of the requests wait for their model to be loaded{waited}"

@@ -41,12 +41,12 @@ def change_answers(experiment: Experiment) -> bool:
 
 
 def price(quality: Quality | None, memory_bytes: float | None, base_memory_bytes: float | None) -> str:
-    """What a format's speed is to be seen with, to go on a sentence: ", in 0.52× the memory (412 MiB against 793 MiB)
-    and with no measurable loss of quality (perplexity 12.31 against 12.28)"."""
+    """What a format's speed is to be seen with, to go on a sentence: ", in 0.52× the peak memory (412 MiB against
+    793 MiB) and with no measurable loss of quality (perplexity 12.31 against 12.28)"."""
     memory = ""
     if memory_bytes and base_memory_bytes:
         beside = f"{format_bytes(memory_bytes)} against {format_bytes(base_memory_bytes)}"
-        memory = f", in {format_ratio(memory_bytes / base_memory_bytes)} the memory ({beside})"
+        memory = f", in {format_ratio(memory_bytes / base_memory_bytes)} the peak memory ({beside})"
     if quality is None:
         return f"{memory}; its quality was not evaluated"
     return f"{memory}{' and' if memory else ','} {quality_phrase(quality)}"

@@ -98,7 +98,7 @@ class Telling:
         return f"; it saturates at {level}, {self.baseline} at {base} ({how})"
 
     def price(self, c: Comparison) -> str:
-        """ ", in 0.52× the memory (412 MiB against 793 MiB) and with no measurable loss of quality (…)": with
+        """ ", in 0.52× the peak memory (412 MiB against 793 MiB) and with no measurable loss of quality (…)": with
         what the speed of a level that answers differently is to be seen; "" where all levels answer alike."""
         if self.quality is None:
             return ""

@@ -65,6 +65,15 @@ def shown(document: Mapping[str, Any], grid: Grid, load: str) -> list[Shown]:
     return found
 
 
+def evaluated(document: Mapping[str, Any]) -> list[Shown]:
+    """The quality of every format that a run evaluated, without speed or memory: those may not have been measured."""
+    found = []
+    for label, told in document["formats"].items():
+        quality = None if told.get("quality") is None else Quality.from_dict(told["quality"])
+        found.append(Shown(label, None, None, None, {}, None, quality, told.get("reason")))
+    return found
+
+
 def on_frontier(formats: Sequence[Shown]) -> list[bool]:
     """Which formats no other one beats in size, speed and quality together. A loss that is not measurable is none."""
     complete = [f for f in formats if f.tokens_per_s is not None and f.size_bytes is not None and f.main is not None]

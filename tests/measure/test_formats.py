@@ -70,7 +70,7 @@ def test_a_speed_is_told_with_memory_and_quality():
     """412 of 824 MiB are half."""
     mib = 2**20
     assert price(quality(-0.001, "no measurable loss"), 412 * mib, 824 * mib) == (
-        ", in 0.50× the memory (412 MiB against 824 MiB) and with no measurable loss of quality "
+        ", in 0.50× the peak memory (412 MiB against 824 MiB) and with no measurable loss of quality "
         "(perplexity 12.31 against 12.28)"
     )
     assert price(quality(0.001, "loss of 0.24 ± 0.20 %"), None, None) == (

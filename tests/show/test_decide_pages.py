@@ -43,6 +43,16 @@ def test_another_price_is_another_cost_without_another_run(full_home: Path) -> N
     assert "lambda-any-h100-80gb-x1-on-demand" in app.query_params["x_price"]
 
 
+def test_another_objective_is_scored_at_once_from_the_records(full_home: Path) -> None:
+    app = open_page("cost", run=DONE, x_price=CPU)
+    before = charts(app)[0]["figure"]["data"]
+    assert app.number_input(key="x_within_done").value == 20.0
+    app.number_input(key="x_within_done").set_value(4.0).run()
+    assert not app.exception
+    assert charts(app)[0]["figure"]["data"] != before
+    assert "(within 4.0 ms)" in words(app) and app.query_params["x_within_done"] == ["4.0"]
+
+
 def test_a_price_that_is_not_there_is_told_and_another_one_taken(full_home: Path) -> None:
     app = open_page("cost", run=DONE, x_price="cloud-nine")
     assert not app.exception and not app.error
@@ -72,7 +82,7 @@ def test_the_page_of_an_experiment_says_what_it_costs(full_home: Path) -> None:
 def test_a_finished_load_says_what_it_cost(full_home: Path) -> None:
     app = open_page("live", run=LLM_LOAD, x_price=CPU)
     assert not app.exception and not app.error
-    assert "A million good tokens (within " in words(app)
+    assert charts(app)[0]["cost"].startswith("A million good tokens (within ")
 
 
 # --- compare ------------------------------------------------------------------------------------------------------
@@ -156,6 +166,12 @@ def test_a_run_without_measurements_is_neither_the_default_nor_compared(
         printed = capsys.readouterr()
         assert printed.out == "" and printed.err.count("\n") == 1
         assert f"run {run_id}.0: nothing was measured in it" in printed.err
+        app = compared(*names)  # chosen by hand
+        (error,) = app.error
+        assert not app.exception and charts(app) == []
+        assert error.value.startswith("Nothing was measured in ") and error.value.endswith(
+            "choose another run or cell."
+        )
 
 
 def test_the_page_cost_tells_of_a_price_list_without_rows(full_home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,5 +125,5 @@ def test_while_it_runs_the_page_shows_who_is_loaded(app):
     app.run()
     assert not app.exception
     given = [json.loads(node.proto.mixed.json or node.proto.json) for node in app.get("bidi_component")]
-    assert ["block 4 of 4"] == [data["phase"] for data in given if "phase" in data]
+    assert [data["phase"] for data in given if "phase" in data] == ["block 4 of 4"]
     assert any("times one had to go so that another fitted" in alt for alt in alts(app))

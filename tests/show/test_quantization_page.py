@@ -21,12 +21,27 @@ from tests.show.test_pages import GOING, charts, open_page, sent, words
 def test_speed_memory_and_quality_stand_together(full_home: Path) -> None:
     app = open_page("quantization", run=QUANTIZATION)
     headline = next(m.value for m in app.markdown if m.value.startswith("####"))
-    assert "int8 writes" in headline and "the memory (" in headline and "perplexity 11.92 against 11.89" in headline
+    assert (
+        "int8 writes" in headline and "the peak memory (" in headline and "perplexity 11.92 against 11.89" in headline
+    )
     titles = [c["alt"] for c in charts(app)]
     assert any("no other format beats these" in alt for alt in titles)
     assert any("int8: perplexity: loss of" in alt for alt in titles)
     assert any("of it weights and scales" in alt for alt in titles)
     assert any("limited by reading" in alt or "limited by arithmetic" in alt for alt in titles)
+
+
+def test_a_run_that_ended_early_still_shows_the_quality_that_it_found(full_home: Path) -> None:
+    folder = RunFolder.open(QUANTIZATION)
+    (folder.path / "summary.json").unlink()
+    events = [event for event in folder.events() if not event["kind"].startswith("block")]
+    (folder.path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    status = json.loads((folder.path / "status.json").read_text())
+    (folder.path / "status.json").write_text(json.dumps({**status, "state": "cancelled"}))
+    app = open_page("quantization", run=QUANTIZATION)
+    assert not app.exception and not app.error
+    (drawn,) = charts(app)
+    assert "int8: perplexity: loss of" in drawn["alt"]
 
 
 def test_the_answers_differ_where_they_are_marked(full_home: Path) -> None:

@@ -57,7 +57,7 @@ def price(formats: Sequence[Shown], at: str) -> Chart:
         "tokens/s": [f.tokens_per_s for f in complete],
         label: [_main(f) for f in complete],
         "weights, MiB": [_mib(f.size_bytes) for f in complete],
-        "memory of the process, MiB": [_mib(f.memory_bytes) for f in complete],
+        "peak memory (PSS), MiB": [_mib(f.memory_bytes) for f in complete],
         "quality": [f.quality.verdict if f.quality else None for f in complete],
         "on the frontier": ["yes" if kept[f.level] else "no" for f in complete],
     }
@@ -240,12 +240,13 @@ def floors(formats: Sequence[Shown], at: str) -> Chart:
         yaxis=theme.axis("", type="category", autorange="reversed", showline=False, ticks="", ticklabelstandoff=8),
         annotations=[
             {
-                "x": 1e3 * s["step_s"],
+                # Beside whatever reaches farthest: a floor may lie above the step when the probe was disturbed.
+                "x": 1e3 * max(s["step_s"], s["memory_floor_s"], s["compute_floor_s"]),
                 "y": name,
                 "text": format_fraction(s["fraction"]),
                 "showarrow": False,
                 "xanchor": "left",
-                "xshift": 8,
+                "xshift": 12,
                 "font": {"size": 12, "color": "@ink"},
             }
             for name, s in zip(names, steps, strict=True)

@@ -15,6 +15,10 @@ from lab.show.charts.figure import Chart, append, floats, line, nothing_to_draw,
 
 MIB = 2**20
 MOST_POINTS = 40
+OTHER_SUM = (
+    "The whole process counts its libraries in full, as it would take them alone; peak memory (PSS), as above, divides "
+    "each page among the processes that map it:"
+)
 
 
 def held(by_level: Mapping[str, Sequence[Held]], baseline: str, bytes_per_token: int | None) -> Chart:
@@ -64,8 +68,9 @@ def held(by_level: Mapping[str, Sequence[Held]], baseline: str, bytes_per_token:
     )
 
 
-def ledger(rows: Sequence[Row], level: str, why_not: str = "") -> Chart:
-    """What each part takes (x, MiB), predicted from the model's config and measured in its process, with the error."""
+def ledger(rows: Sequence[Row], level: str, why_not: str = "", *, peak_bytes: float | None = None) -> Chart:
+    """What each part takes (x, MiB), predicted from the model's config and measured in its process, with the error.
+    `peak_bytes`: the peak memory (PSS) that is told beside it, which is another sum."""
     title = f"The ledger: predicted and measured, {level}"
     shown = [row for row in rows if row.predicted_bytes or row.measured_bytes]
     if not shown:
@@ -112,7 +117,8 @@ def ledger(rows: Sequence[Row], level: str, why_not: str = "") -> Chart:
         if told
         else f"{level}: {names[0]} {format_bytes(shown[0].predicted_bytes)} predicted."
     )
-    return Chart(title, {"data": traces, "layout": layout}, alt, table)
+    notes = () if peak_bytes is None else (f"{OTHER_SUM} {format_bytes(peak_bytes)}.",)
+    return Chart(title, {"data": traces, "layout": layout}, alt, table, notes)
 
 
 def _thinned(readings: Sequence[Held]) -> list[tuple[float, float]]:

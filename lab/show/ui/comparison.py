@@ -30,6 +30,10 @@ HOLDS = {
     False: ":orange-badge[:material/close: The hypothesis does not hold]",
     None: ":gray-badge[:material/help: Not decided]",
 }
+COUNTED_APART = (
+    "Served in time counts whole answers: those that ended in the window within every limit. Tokens a second counts "
+    "each token written in it, also of answers that came late or are not complete yet: one can rise as the other falls."
+)
 CHOICES = {
     "saturation_fraction": ("load", "Load, as a share of saturation"),
     "rate_rps": ("load", "Load"),
@@ -111,6 +115,7 @@ def _happened(topic: Topic, folder: RunFolder, document: dict[str, Any]) -> Seen
     else:
         _headline(document)
     if not grid.levels:
+        _two_by_two(topic.unmeasured(document), f"{topic.prefix}_known")
         return None
     comparable = grid.comparable(document, judge["primary"])
     decides = grid.highest(comparable or grid.loads)  # where a comparison may say something
@@ -122,6 +127,8 @@ def _happened(topic: Topic, folder: RunFolder, document: dict[str, Any]) -> Seen
         for text in forbidding(grid.at(name, load)):
             st.markdown(f":orange-badge[:material/report: No verdict on these figures] {name}: {text}")
     cards([_card(seen, field, label) for field, label in topic.figures.items()])
+    if {"goodput_rps", "output_tokens_per_s"} <= set(topic.figures):
+        st.caption(COUNTED_APART)
     _two_by_two(topic.happened(seen), f"{topic.prefix}_chart")
     if topic.beside is not None:
         topic.beside(seen)

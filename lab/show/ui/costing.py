@@ -12,7 +12,7 @@ from lab.measure import cost
 from lab.measure.cost import HOUR_S, Use
 from lab.measure.cost_words import commitment_label, even_sentence, format_usd, sentence
 from lab.measure.prices import FIELDS, STALE_DAYS, Price, written
-from lab.measure.words import objective_label
+from lab.measure.words import format_seconds, objective_label
 from lab.run import prices
 from lab.run.folder import RunFolder
 from lab.show.charts.cost import Point, by_load, by_use
@@ -55,11 +55,45 @@ def use_form(price: Price) -> Use:
     )
 
 
-def of_run(folder: RunFolder, price: Price, use: Use) -> None:
-    """Headline, four figures and two charts for one run."""
-    document = reads.document(folder)
+LIMITS = {
+    "latency_s": ("x_within", "An answer within, ms"),
+    "ttft_s": ("x_ttft", "The first token within, ms"),
+    "itl_s": ("x_itl", "Between tokens, at most, ms"),
+}
+"""What an objective may limit: (key in the link, label)."""
+
+
+def objective(folder: RunFolder) -> Slo:
+    """What counts as good: the run's own objective, until another limit is given. It is scored from the records, so
+    nothing has to run again."""
+    own = parse(Slo, folder.document["experiment"]["slo"])
+    writes = folder.document["experiment"]["model"]["name"] == "llm"
+    offered = [field for field in LIMITS if field == "latency_s" or writes or getattr(own, field) is not None]
+    limits: dict[str, float | None] = {}
+    for field, column in zip(offered, st.columns(3), strict=False):
+        key, label = LIMITS[field]
+        declared = getattr(own, field)
+        limit_ms = column.number_input(
+            f"{label} (0: no limit)",
+            0.0,
+            3_600_000.0,
+            0.0 if declared is None else 1e3 * declared,
+            format="%g",
+            key=f"{key}_{folder.run_id[-4:]}",  # of this run: another one has an objective of its own
+            bind="query-params",
+            help=f"The run was measured with {'no limit' if declared is None else format_seconds(declared)}.",
+        )
+        limits[field] = limit_ms / 1e3 if limit_ms else None
+    if not any(limits.values()):
+        st.caption(":material/info: Without any limit nothing is good or bad; the run's own objective stands.")
+        return own
+    return own.model_copy(update=limits)
+
+
+def of_run(folder: RunFolder, price: Price, use: Use, slo: Slo) -> None:
+    """Headline, four figures and two charts for one run, whose answers are good within `slo`."""
+    document = reads.rescored(folder, slo)
     experiment = folder.document["experiment"]
-    slo = parse(Slo, experiment["slo"])
     judge = experiment["judge"]
     device = str(experiment["model"].get("device", "cpu"))
     grid = Grid.of(document, judge and judge["factor"], judge and judge["baseline"])

@@ -87,15 +87,17 @@ def view_settings(*, active: bool) -> tuple[int | None, bool, bool]:
 def panel(folder: RunFolder, window_s: int | None, log: bool, paused: bool) -> None:
     """The figures of the moment and the recorder below them."""
     environment, device = folder.document["environment"], folder.document["experiment"]["model"].get("device", "cpu")
+    place = st.container()
     with st.expander("The price that its cost is counted with", icon=":material/payments:", type="compact"):
         price = pricing.choose(environment, device)
     view = reads.look(folder)
     drawn = draw(folder, view, window_s=window_s, log=log)
     asks = {"price": price.id, "log": str(int(log)), **({} if window_s is None else {"w": str(window_s)})}
     now = moment(folder, view, drawn, price=price, whole=_whole(folder, view))
-    recording.recorder(now, folder.run_id, asks=asks, paused=paused, changed=reads.run_lines.clear)
-    if not view.status.active:
-        chart.show_data(drawn, "recorder")
+    with place:
+        recording.recorder(now, folder.run_id, asks=asks, paused=paused, changed=reads.run_lines.clear)
+        if not view.status.active:
+            chart.show_data(drawn, "recorder")
 
 
 def _whole(folder: RunFolder, view: LiveView) -> Summary | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -18,7 +18,7 @@ from lab.measure.words import level_label, plural
 from lab.show.charts import formats as charts
 from lab.show.charts import memory, stacks
 from lab.show.charts.figure import Chart
-from lab.show.formats import Shown, shown
+from lab.show.formats import Shown, evaluated, shown
 from lab.show.ui import reads
 from lab.show.ui.topic import Seen
 from lab.spec import Experiment, ModelSpec, set_paths
@@ -59,11 +59,18 @@ def cause(seen: Seen) -> str:
     told = cells[0].get("floor") if cells else None
     beside = cells[0].get("beside") if cells else None
     why = " ".join(text for text in (told, beside) if text)
-    return f"**{seen.level}, {seen.load}.** {why}" if why else ""
+    said = [f"**{seen.level}, {seen.load}.** {why}" if why else "", _how_to_find_blocks(seen)]
+    return "\n\n".join(filter(None, said))
 
 
 def why(seen: Seen) -> list[Chart]:
     return [charts.floors(_shown(seen), seen.load), ledger(seen), *_sensitivity(seen)]
+
+
+def unmeasured(document: Mapping[str, Any]) -> list[Chart]:
+    """What a run found of its formats' quality, when it ended before any of them was measured."""
+    found = evaluated(document)
+    return [charts.losses(found)] if any(f.quality for f in found) else []
 
 
 def ledger(seen: Seen) -> Chart:
@@ -73,7 +80,8 @@ def ledger(seen: Seen) -> Chart:
     if rows is None:
         return memory.ledger([], seen.level, "the run did not note what it would take")
     fields = ("name", "predicted_bytes", "measured_bytes", "how", "formula")
-    return memory.ledger([Row(**{field: row[field] for field in fields}) for row in rows], seen.level)
+    told = [Row(**{field: row[field] for field in fields}) for row in rows]
+    return memory.ledger(told, seen.level, peak_bytes=cells[0]["summary"].get("memory_peak_bytes"))
 
 
 def answers(seen: Seen) -> None:
@@ -135,13 +143,24 @@ def _shown(seen: Seen) -> list[Shown]:
 
 
 def _sensitivity(seen: Seen) -> list[Chart]:
-    """Of the chosen format, if it was quantized; where its blocks were not evaluated one by one, how to do that."""
+    """Of the chosen format, if it was quantized and its blocks were evaluated one by one."""
     spec = seen.spec
-    if spec.family != "llm" or spec.precision not in INTEGER:
-        return []
-    found = reads.known_blocks(spec)
-    command = f"python -m lab quality --set model.precision={spec.precision} --blocks"
-    return [charts.sensitivity(found or (), seen.level, f"not evaluated yet: {command}")]
+    found = reads.known_blocks(spec) if spec.family == "llm" and spec.precision in INTEGER else None
+    return [charts.sensitivity(found, seen.level)] if found else []
+
+
+def _how_to_find_blocks(seen: Seen) -> str:
+    """What finds out which blocks hurt, where that was not evaluated."""
+    spec = seen.spec
+    if spec.family != "llm" or spec.precision not in INTEGER or reads.known_blocks(spec):
+        return ""
+    settings = f"model.precision={spec.precision}" + (
+        f" --set model.quantizer={spec.quantizer}" if spec.precision == "int4" else ""
+    )
+    return (
+        f"Which blocks of the model {seen.level} hurts most was not evaluated: "
+        f"`python -m lab quality --set {settings} --blocks`"
+    )
 
 
 OFFERED: dict[str, dict[str, str]] = {

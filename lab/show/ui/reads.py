@@ -14,7 +14,7 @@ import streamlit as st
 from lab.errors import InputError, LabError
 from lab.measure.quality import Quality, Sensitivity
 from lab.measure.words import plural
-from lab.run import cassette, catalogue, quality, results
+from lab.run import cassette, catalogue, quality, rescore, results
 from lab.run.folder import RunFolder, RunInfo, runs
 from lab.run.live import LiveView
 from lab.run.status import ACTIVE
@@ -22,7 +22,7 @@ from lab.serve import doctor, installation, record, weights
 from lab.show import pooled
 from lab.show.feed import FEED
 from lab.show.ui.words import title_of
-from lab.spec import Experiment, ModelSpec
+from lab.spec import Experiment, ModelSpec, Slo
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,19 @@ def document(folder: RunFolder) -> dict[str, Any]:
 def _ended(run_id: str, state: str, heartbeat_ns: int) -> dict[str, Any]:
     # state and heartbeat are part of the key: a run that was seen as interrupted may have been continued since.
     return results.document(RunFolder.open(run_id))
+
+
+def rescored(folder: RunFolder, slo: Slo) -> dict[str, Any]:
+    """The document of a run with its figures taken against `slo`; its own where the run goes on."""
+    status = folder.status()
+    if status.active:
+        return document(folder)
+    return _rescored(folder.run_id, status.state, status.heartbeat_ns, slo.model_dump_json())
+
+
+@st.cache_data(max_entries=8, show_spinner="Scoring the records")
+def _rescored(run_id: str, state: str, heartbeat_ns: int, slo: str) -> dict[str, Any]:
+    return rescore.against(RunFolder.open(run_id), _ended(run_id, state, heartbeat_ns), Slo.model_validate_json(slo))
 
 
 def newest_measured(lines: Sequence[RunLine]) -> RunLine | None:

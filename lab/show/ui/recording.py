@@ -1,4 +1,4 @@
-"""What the browser keeps up to date by itself: the live page's moment, how far a run is, and a watch on the lab's state.
+"""What the browser keeps up to date by itself: the live page's moment, how far a run is, and the lab's state.
 
 All ask the dashboard (lab/show/feed.py) and cause a rerun of the page only where there is something new to build.
 """
