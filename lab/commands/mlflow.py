@@ -1,4 +1,4 @@
-"""`lab mlflow`: MLflow's own pages, from an environment that MLflow has to itself."""
+"""`lab mlflow`: MLflow's own pages."""
 
 from __future__ import annotations
 
@@ -9,14 +9,9 @@ from lab.commands.terminal import say
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=5000)
-    parser.add_argument("--install", action="store_true", help="only make the environment that MLflow lives in")
 
 
 def run(options: argparse.Namespace) -> int:
     from lab.track import mlflow_export
 
-    if not options.install:
-        mlflow_export.serve_ui(options.port, say)
-    mlflow_export.install(say)
-    say("MLflow is here")
-    return 0
+    mlflow_export.serve_ui(options.port, say)

@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -34,8 +35,9 @@ from lab.serve.residency import Residency
 from lab.serve.triton import DEFAULT_PORTS, Server
 from lab.spec import ModelSpec
 from lab.track.canary import Watch
-from lab.track.rollout import LAB, Replica, Routes, to_one
+from lab.track.rollout import LAB, Replica, Route, Routes, to_one
 
+PROJECT = Path(__file__).parents[2]
 TICK_S = 1.0
 DRAIN_S = 30
 KEEP_ALIVE_S = 75
@@ -92,7 +94,7 @@ def _run(routes: Routes, wishes: Wishes, listening: socket.socket, residency: Re
     note = home() / "gateway" / "gateway.json"
 
     async def main() -> None:
-        guarding = asyncio.create_task(_guard(gateway, Watch(routes)))
+        guarding = asyncio.create_task(_guard(gateway, Watch(routes, _name_champion)))
         try:
             await server.serve(sockets=[listening])
         finally:
@@ -128,6 +130,16 @@ async def _guard(gateway: Gateway, watch: Watch) -> None:
             await asyncio.to_thread(watch.tick, gateway.take_ended())
         except (LabError, OSError) as error:
             print(f"guard: {error}", file=sys.stderr, flush=True)
+
+
+def _name_champion(route: Route) -> None:
+    """After a promotion the registry's champion is the version that has the traffic, where a registry is kept. In a
+    process of its own: MLflow may wait for a lock, and is no part of what serves."""
+    canary = route.canary
+    if canary is None or canary.state != "promoted" or not (home() / "mlflow" / "mlflow.db").is_file():
+        return
+    promote = ["registry", "promote", route.model, canary.challenger, "--instead-of", canary.champion]
+    subprocess.Popen([sys.executable, "-m", "lab", *promote], cwd=PROJECT, stdin=subprocess.DEVNULL)
 
 
 @contextmanager

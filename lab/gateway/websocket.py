@@ -13,6 +13,7 @@ import asyncio
 import json
 from contextlib import suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -66,7 +67,12 @@ class _Answer:
 
 
 async def converse(socket: WebSocket, gateway: Gateway, edge: Edge) -> None:
-    """Until the client closes."""
+    """Until the client closes. A browser says which page opened the socket, and a page from elsewhere is turned away:
+    browsers let any page connect to this machine."""
+    origin = socket.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != socket.headers.get("host"):
+        await socket.close(1008)
+        return
     await socket.accept()
     answer: _Answer | None = None
     limit = gateway.settings.body_limit_bytes

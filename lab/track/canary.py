@@ -42,7 +42,7 @@ class Ended:
 
 
 class Watch:
-    """`on_end(route)` is told when a rollout was promoted or rolled back by the guard. One tick at a time."""
+    """`on_end(route)` is told once of a rollout that was promoted or rolled back, by whomever. One tick at a time."""
 
     def __init__(self, routes: Routes, on_end: Callable[[Route], None] = lambda route: None) -> None:
         self._routes, self._on_end = routes, on_end
@@ -53,7 +53,8 @@ class Watch:
         for name, route in list(self._routes.by_name.items()):
             canary = route.canary
             if canary is None or canary.state not in ("going", "held"):
-                self._guards.pop(name, None)
+                if self._guards.pop(name, None) is not None and canary is not None:
+                    self._on_end(route)
                 continue
             guard = self._guard(name, canary)
             for share, (champion, challenger) in by_share(ended.get(name, ()), canary).items():
@@ -70,9 +71,7 @@ class Watch:
             return decide(route, verdict.action)  # type: ignore[arg-type]  # not "wait"
 
         why = {"by": "guard", "touched": guard.touched, "evidence": verdict.to_dict()}
-        after = self._routes.change(name, decided, action=verdict.action, **why)
-        if after is not None and after.canary is not None and after.canary.state in ("promoted", "rolled_back"):
-            self._on_end(after)
+        self._routes.change(name, decided, action=verdict.action, **why)
 
     def _guard(self, name: str, canary: Canary) -> Guard:
         begun, step, guard = self._guards.get(name) or self._read(name, canary)

@@ -1,4 +1,4 @@
-"""Runs in MLflow's own Python, with nothing of lab: writes one bundle (lab/track/bundle.py) into a tracking database.
+"""A process of its own, with nothing of lab: writes one bundle (lab/track/bundle.py) into a tracking database.
 
     python exporter.py BUNDLE.json TRACKING_URI ARTIFACT_FOLDER
 

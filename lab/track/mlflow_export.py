@@ -1,9 +1,8 @@
 """Runs into MLflow, beside the measured path: an exporter, never the lab's own database.
 
-MLflow has 90 packages and wants another pyarrow than the one that the lab is measured with, so it lives in a virtual
-environment of its own (LAB_HOME/mlflow/venv, made by `python -m lab mlflow --install`; LAB_MLFLOW_PYTHON names another
-interpreter that has it). Without it everything else works. An export runs once a run is over, in processes of its own;
-it may fail, be slow, or meet a locked database, and costs the run nothing.
+An export runs once a run is over, in processes of its own: MLflow takes 1.5 s to import, and it may fail, be slow, or
+meet a locked database, which costs the run nothing. LAB_MLFLOW_PYTHON names another interpreter that has it; without
+any, everything else works.
 
     LAB_HOME/mlflow/mlflow.db   what was exported        artifacts/   its files
                     exports/    one JSON file an export: how it stands
@@ -19,20 +18,20 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from lab.errors import FetchError, FolderError, InputError, RunError
+from lab.errors import FolderError, InputError, RunError
 from lab.home import home, locked
 from lab.run import results
 from lab.run.folder import RUN_ID, RunFolder
 from lab.track.bundle import bundle
 from lab.track.exporter import LOCKED
 
-PINNED = "mlflow==3.17.2"
+MISSING = "MLflow is not installed; `pip install -r requirements.txt` does it"
 EXPORTER = Path(__file__).parent / "exporter.py"
 LIMIT_S = 300.0
-INSTALL_LIMIT_S = 1800.0
 STALE_S = 600.0
 Say = Callable[[str], None]
 
@@ -62,31 +61,9 @@ def tracking_uri() -> str:
 def interpreter() -> Path | None:
     """A Python that has MLflow; None when there is none."""
     named = os.environ.get("LAB_MLFLOW_PYTHON")
-    own = folder() / "venv" / "bin" / "python"
-    chosen = Path(named) if named else own
-    complete = bool(named) or (folder() / "venv" / ".ready").is_file()
-    return chosen if complete and chosen.is_file() else None
-
-
-def install(say: Say) -> None:
-    """Make the environment; repairs one that was interrupted. FetchError when pip cannot."""
-    venv = folder() / "venv"
-    with locked(folder() / "install.lock"):
-        if (venv / ".ready").is_file():
-            return
-        say(f"making an environment for {PINNED} in {venv}: about 850 MB, a minute or two")
-        command = [str(venv / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-        try:
-            subprocess.run([sys.executable, "-m", "venv", "--clear", str(venv)], check=True, timeout=INSTALL_LIMIT_S)
-            subprocess.run([*command, "--no-input", PINNED], check=True, timeout=INSTALL_LIMIT_S)
-        except (OSError, subprocess.SubprocessError) as error:
-            said = getattr(error, "returncode", None)
-            why = f"pip ended with status {said}" if said is not None else str(error)
-            raise FetchError(
-                f"{PINNED} could not be installed ({why}); connect and try again, or name a Python that has it in "
-                "LAB_MLFLOW_PYTHON"
-            ) from None
-        (venv / ".ready").touch()
+    if named:
+        return Path(named) if Path(named).is_file() else None
+    return Path(sys.executable) if find_spec("mlflow") is not None else None
 
 
 def export(run_id: str, report: str | None = None) -> Exported:
@@ -98,7 +75,7 @@ def export(run_id: str, report: str | None = None) -> Exported:
         raise InputError(f"run {run_id!r} is {status.state}; allowed: a run that is over")
     python = interpreter()
     if python is None:
-        text = "MLflow is not installed; `python -m lab mlflow --install` does it. Nothing else needs it."
+        text = f"{MISSING}. Nothing else needs it."
         return _noted(Exported(run_id, "failed", text, again=True))
     _noted(Exported(run_id, "going", "being written"))
     begun = time.monotonic()
@@ -148,7 +125,7 @@ def ui_command(port: int) -> list[str]:
     """The command of MLflow's own page on what was exported. RunError when MLflow is not installed."""
     python = interpreter()
     if python is None:
-        raise RunError("MLflow is not installed; `python -m lab mlflow --install` does it")
+        raise RunError(MISSING)
     place = ["--host", "127.0.0.1", "--port", str(port)]
     return [str(python), "-m", "mlflow", "ui", "--backend-store-uri", tracking_uri(), *place]
 

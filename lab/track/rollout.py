@@ -34,6 +34,7 @@ LAB = "lab"
 WATCH_S = 0.05
 STEPS = (0.01, 0.05, 0.25, 1.0)
 
+Move = Literal["advance", "promote", "roll_back", "hold", "go_on"]
 Balance = Literal["round_robin", "least_outstanding", "power_of_two"]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$", description="1 to 40 letters, digits, ._-")]
@@ -282,44 +283,104 @@ def _weights(route: Route | None) -> dict[str, float] | None:
     return None if route is None else {version.version: version.weight for version in route.versions}
 
 
+def add_version(routes: Routes, model: str, version: Version) -> Route | None:
+    """Put a version into the route, without weight; into a new route with all of it. One of that name is replaced where
+    it stands, which changes nothing of who gets what."""
+
+    def added(route: Route | None) -> Route:
+        if route is None:
+            whole = version.model_copy(update={"weight": 1.0})
+            return Route(model=model, versions=(whole,))
+        if version.version not in [known.version for known in route.versions]:
+            return route.model_copy(update={"versions": (*route.versions, version.model_copy(update={"weight": 0.0}))})
+        kept = [
+            version.model_copy(update={"weight": known.weight}) if known.version == version.version else known
+            for known in route.versions
+        ]
+        return route.model_copy(update={"versions": tuple(kept)})
+
+    return routes.change(model, added, action="deploy", version=version.version, by="person")
+
+
 def begin(
     routes: Routes,
     model: str,
-    challenger: Version,
+    challenger: str,
     *,
     steps: Sequence[float] = STEPS,
     tolerance: Tolerance | None = None,
     by: str = "person",
 ) -> Route:
-    """Start a canary of `challenger` beside the version that has all of the traffic now."""
+    """Start a canary of the version `challenger` beside the one that has all of the traffic now."""
 
-    def started(route: Route | None) -> Route:
-        if route is None:
-            raise InputError(f"model {model!r} has no route{nearest(model, routes.by_name)}")
+    def started(route: Route) -> Route:
         if route.canary is not None and route.canary.state in ("going", "held"):
-            raise InputError(
-                f"model {model!r}: a rollout of version {route.canary.challenger} is under way; end it first"
-            )
+            raise InputError(f"model {model!r}: a rollout of {route.canary.challenger} is under way; end it first")
         champions = [version for version in route.versions if version.weight == 1]
         if not champions:
             raise InputError(f"model {model!r}: no version has all of the traffic, so there is no champion")
-        champion = champions[0]
+        route.version(challenger)
         canary = {
-            "champion": champion.version,
-            "challenger": challenger.version,
+            "champion": champions[0].version,
+            "challenger": challenger,
             "steps": list(steps),
             "tolerance": (tolerance or Tolerance()).model_dump(mode="json"),
             "begun": datetime.now(UTC).isoformat(timespec="milliseconds"),
         }
-        others = [version for version in route.versions if version.version != challenger.version]
-        versions = [
-            version.model_dump(mode="json") for version in [*others, challenger.model_copy(update={"weight": 0.0})]
-        ]
-        with_it = parse(Route, {**route.model_dump(mode="json"), "versions": versions, "canary": None})
-        return with_it.weighing(split(champion.version, challenger.version, steps[0]), canary=canary)
+        first = parse(Canary, canary).share
+        return route.weighing(split(champions[0].version, challenger, first), canary=canary)
 
-    route = routes.change(model, started, action="begin", by=by)
-    assert route is not None  # noqa: S101  `started` never takes it away
+    return _changed(routes, model, started, action="begin", by=by)
+
+
+def move(routes: Routes, model: str, action: Move, *, by: str = "person") -> Route:
+    """A decision about the canary under way."""
+    return _changed(routes, model, lambda route: decide(route, action), action=action, by=by)
+
+
+def switch(routes: Routes, model: str, version: str, *, by: str = "person") -> Route:
+    """All of the traffic to `version` from the next request on; answers under way are finished where they began, and
+    the version that had it stays loaded for the way back. A canary under way is refused: it has its own ends."""
+
+    def switched(route: Route) -> Route:
+        if route.canary is not None and route.canary.state in ("going", "held"):
+            raise InputError(f"model {model!r}: a rollout is under way; promote it or roll it back")
+        return route.weighing({version: 1.0})
+
+    return _changed(routes, model, switched, action="switch", by=by)
+
+
+def weigh(routes: Routes, model: str, weights: Mapping[str, float], *, by: str = "person") -> Route:
+    """Other shares, made by hand; a canary under way is held at them no longer."""
+
+    def weighed(route: Route) -> Route:
+        if route.canary is not None and route.canary.state in ("going", "held"):
+            raise InputError(f"model {model!r}: a rollout is under way; end it first")
+        return route.weighing(weights)
+
+    return _changed(routes, model, weighed, action="weights", by=by)
+
+
+def shadow(routes: Routes, model: str, version: str | None, fraction: float = 1.0, *, by: str = "person") -> Route:
+    """Copies of this share of the requests go to `version` too; None: no more."""
+    mirror = None if version is None else {"version": version, "fraction": fraction}
+    return _changed(
+        routes,
+        model,
+        lambda route: parse(Route, {**route.model_dump(mode="json"), "mirror": mirror}),
+        action="mirror",
+        by=by,
+    )
+
+
+def _changed(routes: Routes, model: str, make: Callable[[Route], Route], **why: Any) -> Route:
+    def made(route: Route | None) -> Route:
+        if route is None:
+            raise InputError(f"model {model!r} has no route{nearest(model, routes.by_name)}")
+        return make(route)
+
+    route = routes.change(model, made, **why)
+    assert route is not None  # noqa: S101  `made` never takes it away
     return route
 
 
@@ -327,7 +388,7 @@ def split(champion: str, challenger: str, share: float) -> dict[str, float]:
     return {champion: 1 - share, challenger: share}
 
 
-def decide(route: Route, action: Literal["advance", "promote", "roll_back", "hold", "go_on"]) -> Route:
+def decide(route: Route, action: Move) -> Route:
     """The route after a decision of the guard or a person. InputError when no rollout is under way."""
     canary = route.canary
     if canary is None or canary.state not in ("going", "held"):

@@ -9,6 +9,7 @@ from typing import Any
 
 import openai
 import pytest
+from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from tests.gateway.conftest import two_versions
@@ -240,3 +241,13 @@ def test_shadow_is_asked_the_same_and_nobody_waits_for_it(run_gateway: Any) -> N
             until(run.settled)
             told = run.gateway.metrics.requests.values
     assert told == {("llm", "1", "ok"): 2}  # shadows are nobody's requests
+
+
+def test_page_from_elsewhere_may_not_open_a_socket(run_gateway: Any) -> None:
+    with run_gateway(route("grpc://127.0.0.1:1")) as run:
+        url = f"ws://127.0.0.1:{run.port}/v1/stream"
+        with pytest.raises(InvalidStatus), connect(url, additional_headers={"Origin": "http://elsewhere.example"}):
+            pass
+        with connect(url, additional_headers={"Origin": run.url}) as socket:
+            socket.send("{}")
+            assert json.loads(socket.recv(timeout=20))["error"]["param"] == "model"

@@ -125,9 +125,10 @@ def test_canary_goes_by_steps_and_ends_once(tmp_path: Path) -> None:
     routes = Routes(tmp_path)
     routes.change("m", lambda _: route(1.0))
     new = parse(Version, {"version": "2", "weight": 0, "replicas": [{"url": "lab", "model": "m_2"}]})
-    weights = [rollout.begin(routes, "m", new).versions[1].weight]
+    rollout.add_version(routes, "m", new)
+    weights = [rollout.begin(routes, "m", "2").versions[1].weight]
     with pytest.raises(InputError, match="under way"):
-        rollout.begin(routes, "m", new)
+        rollout.begin(routes, "m", "2")
     for _ in range(3):
         after = routes.change("m", lambda now: now and decide(now, "advance"))
         assert after is not None and after.canary is not None
@@ -141,9 +142,38 @@ def test_rollback_gives_everything_back(tmp_path: Path) -> None:
     routes = Routes(tmp_path)
     routes.change("m", lambda _: route(1.0))
     new = parse(Version, {"version": "2", "weight": 0, "replicas": [{"url": "lab", "model": "m_2"}]})
-    rollout.begin(routes, "m", new, steps=(0.5, 1.0))
+    rollout.add_version(routes, "m", new)
+    rollout.begin(routes, "m", "2", steps=(0.5, 1.0))
     routes.change("m", lambda now: now and decide(now, "hold"))
     after = routes.change("m", lambda now: now and decide(now, "roll_back"))
     assert after is not None and [v.weight for v in after.versions] == [1.0, 0.0]
     assert json.loads(routes.path.read_text())["m"]["canary"]["state"] == "rolled_back"
-    rollout.begin(routes, "m", new)  # and it may be tried again
+    rollout.begin(routes, "m", "2")  # and it may be tried again
+
+
+def test_switch_is_one_step_there_and_back(tmp_path: Path) -> None:
+    routes = Routes(tmp_path)
+    routes.change("m", lambda _: route(1.0, 0.0))
+    assert [v.weight for v in rollout.switch(routes, "m", "2").versions] == [0.0, 1.0]
+    assert [v.weight for v in rollout.switch(routes, "m", "1").versions] == [1.0, 0.0]
+    assert [line.get("action") for line in routes.audit("m")][-2:] == ["switch", "switch"]
+    with pytest.raises(InputError, match="version '3'"):
+        rollout.switch(routes, "m", "3")
+    rollout.begin(routes, "m", "2")
+    for other in (lambda: rollout.switch(routes, "m", "2"), lambda: rollout.weigh(routes, "m", {"1": 1.0})):
+        with pytest.raises(InputError, match="under way"):
+            other()
+    with pytest.raises(InputError, match="no route"):
+        rollout.switch(routes, "n", "1")
+
+
+def test_version_that_is_deployed_anew_keeps_its_share(tmp_path: Path) -> None:
+    routes = Routes(tmp_path)
+    routes.change("m", lambda _: route(0.9, 0.1))
+    new = parse(Version, {"version": "2", "weight": 0, "replicas": [{"url": "lab", "model": "elsewhere"}]})
+    after = rollout.add_version(routes, "m", new)
+    assert (
+        after is not None and after.version("2").weight == 0.1 and after.version("2").replicas[0].model == "elsewhere"
+    )
+    first = rollout.add_version(routes, "fresh", new)
+    assert first is not None and first.versions[0].weight == 1.0

@@ -21,12 +21,8 @@ def to_mlflow(lines: Sequence[reads.RunLine]) -> None:
         if not place.open or not ended:
             return
         if mlflow_export.interpreter() is None:
-            st.info(
-                "MLflow is not installed, and nothing else of the lab needs it. It gets an environment of its own, "
-                "about 850 MB:",
-                icon=":material/info:",
-            )
-            st.code("python -m lab mlflow --install", language="bash")
+            st.info("MLflow is not installed, and nothing else of the lab needs it.", icon=":material/info:")
+            st.code("pip install -r requirements.txt", language="bash")
             return
         left, right = st.columns([4, 1], vertical_alignment="bottom")
         run_id = left.selectbox("Run", list(ended), key="r_export", format_func=ended.__getitem__)

@@ -1,0 +1,139 @@
+"""`lab registry`: versions of what is served: list, register, name, compare, delete, deploy."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from lab.commands.terminal import add_json, print_json, say
+from lab.errors import InputError
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(required=True, metavar="ACTION", dest="action")
+    sub = actions.add_parser("list", help="versions, newest first")
+    sub.add_argument("name", nargs="?")
+    sub.add_argument("--search", default="", metavar="TEXT")
+    add_json(sub)
+    sub = actions.add_parser("register", help="a new version, its files fetched and kept")
+    sub.add_argument("name")
+    sub.add_argument("--source", required=True, help="a folder, run:RUN/PATH, hf:ORG/NAME or s3://BUCKET/PREFIX")
+    sub.add_argument("--model", required=True, metavar="FAMILY", help="what serves it: digits, embedder, llm …")
+    sub.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", dest="settings")
+    sub.add_argument("--run", help="the lab's run that it comes from")
+    sub.add_argument("--quality", action="append", default=[], metavar="NAME=NUMBER")
+    add_json(sub)
+    sub = actions.add_parser("alias", help="put an alias at a version; without one, take it away")
+    sub.add_argument("name")
+    sub.add_argument("alias")
+    sub.add_argument("version", nargs="?")
+    sub = actions.add_parser(
+        "promote", help="make a version the champion, if the champion is still the one that is named"
+    )
+    sub.add_argument("name")
+    sub.add_argument("version")
+    sub.add_argument("--instead-of", metavar="VERSION", help="the champion as you know it; none unless given")
+    sub = actions.add_parser("diff", help="what differs between two versions")
+    sub.add_argument("name")
+    sub.add_argument("a")
+    sub.add_argument("b")
+    add_json(sub)
+    sub = actions.add_parser("delete", help="a version that has no alias")
+    sub.add_argument("name")
+    sub.add_argument("version")
+    sub = actions.add_parser("deploy", help="into the lab's Triton, beside the others, and into the route of its name")
+    sub.add_argument("name")
+    sub.add_argument("version", metavar="VERSION|ALIAS")
+
+
+def run(options: argparse.Namespace) -> int:
+    from lab.track.registry import Registry
+
+    ACTIONS[options.action](Registry(), options)
+    return 0
+
+
+def _list(registry: Any, options: argparse.Namespace) -> None:
+    from lab.measure.words import format_bytes
+
+    found = registry.versions(options.name, options.search)
+    if options.json:
+        print_json({"versions": [one.to_dict() for one in found]})
+        return
+    for one in found:
+        named = f" [{', '.join(one.aliases)}]" if one.aliases else ""
+        quality = ", ".join(f"{name} {value:g}" for name, value in one.quality.items())
+        parts = [one.spec.family, one.spec.precision, format_bytes(one.held.size_bytes), one.source, quality]
+        print(f"{one.name} {one.version}{named}: {' · '.join(part for part in parts if part)}")
+
+
+def _register(registry: Any, options: argparse.Namespace) -> None:
+    from lab.spec import ModelSpec, parse, parse_setting, set_path
+
+    spec = parse(ModelSpec, {"name": options.model})
+    for setting in options.settings:
+        spec = set_path(spec, *parse_setting(setting))
+    quality = dict(_number(given) for given in options.quality)
+    made = registry.register(options.name, spec, options.source, run=options.run, quality=quality)
+    if options.json:
+        print_json(made.to_dict())
+    else:
+        print(f"{made.name} {made.version}: {made.held.path}")
+
+
+def _number(given: str) -> tuple[str, float]:
+    name, _, value = given.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise InputError(f"--quality {given!r}: allowed: NAME=NUMBER, such as accuracy=0.97") from None
+
+
+def _alias(registry: Any, options: argparse.Namespace) -> None:
+    registry.alias(options.name, options.alias, options.version)
+
+
+def _promote(registry: Any, options: argparse.Namespace) -> None:
+    registry.promote(options.name, options.version, instead_of=options.instead_of)
+
+
+def _diff(registry: Any, options: argparse.Namespace) -> None:
+    found = registry.diff(options.name, options.a, options.b)
+    if options.json:
+        print_json({"differences": [{"what": what, "a": a, "b": b} for what, a, b in found]})
+        return
+    for what, a, b in found or [("nothing differs", "", "")]:
+        print(f"{what}: {a} → {b}" if a != b else what)
+
+
+def _delete(registry: Any, options: argparse.Namespace) -> None:
+    registry.delete(options.name, options.version)
+
+
+def _deploy(registry: Any, options: argparse.Namespace) -> None:
+    from lab.errors import ServerError
+    from lab.serve.triton import Server
+    from lab.track.deploy import deploy
+    from lab.track.rollout import Routes, add_version
+
+    one = registry.version(options.name, options.version)
+    server = Server.attach()
+    if server is None:
+        raise ServerError("no Triton of the lab runs; start it with `lab gateway`, `lab serve` or `lab up`")
+    with server:
+        deployed = deploy(server, one)
+    add_version(Routes(), one.name, deployed.version)
+    say(
+        f"{deployed.spec.name} is ready after {deployed.load_s:.1f} s, as version {one.version} of the route {one.name}"
+    )
+
+
+ACTIONS = {
+    "list": _list,
+    "register": _register,
+    "alias": _alias,
+    "promote": _promote,
+    "diff": _diff,
+    "delete": _delete,
+    "deploy": _deploy,
+}

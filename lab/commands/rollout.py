@@ -1,0 +1,121 @@
+"""`lab rollout`: where the traffic of a served name goes, and who moves it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from lab.commands.terminal import add_json, print_json
+from lab.errors import InputError
+
+MOVES = {"advance": "advance", "promote": "promote", "rollback": "roll_back", "hold": "hold", "go-on": "go_on"}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(required=True, metavar="ACTION", dest="action")
+    sub = actions.add_parser("status", help="routes, the guard's last look, the last decisions")
+    sub.add_argument("model", nargs="?")
+    add_json(sub)
+    sub = actions.add_parser("begin", help="a canary of a version beside the one that has all of the traffic")
+    sub.add_argument("model")
+    sub.add_argument("version")
+    sub.add_argument("--steps", default="0.01,0.05,0.25,1", metavar="SHARE,…")
+    for name, default in (("errors", 0.005), ("latency", 0.10), ("quality", 0.02)):
+        sub.add_argument(f"--tolerate-{name}", type=float, default=default, metavar="FRACTION")
+    sub.add_argument(
+        "--needs-quality", action="store_true", help="no promotion before scores have shown that it is fine"
+    )
+    for name in MOVES:
+        actions.add_parser(name, help=f"{name}, by hand").add_argument("model")
+    sub = actions.add_parser("switch", help="all of the traffic to a version, at once; the others stay warm")
+    sub.add_argument("model")
+    sub.add_argument("version")
+    sub = actions.add_parser("weights", help="shares by version, such as 1=0.9 2=0.1; they make 1")
+    sub.add_argument("model")
+    sub.add_argument("shares", nargs="+", metavar="VERSION=SHARE")
+    sub = actions.add_parser("mirror", help="copies of the requests go to a version too; without one, no more")
+    sub.add_argument("model")
+    sub.add_argument("version", nargs="?")
+    sub.add_argument("--fraction", type=float, default=1.0)
+
+
+def run(options: argparse.Namespace) -> int:
+    from lab.track import rollout
+    from lab.track.rollout import Routes
+
+    routes = Routes()
+    if options.action == "status":
+        _status(routes, options)
+        return 0
+    if options.action == "begin":
+        _begin(routes, options)
+    elif options.action == "switch":
+        rollout.switch(routes, options.model, options.version)
+    elif options.action == "weights":
+        rollout.weigh(routes, options.model, dict(_share(given) for given in options.shares))
+    elif options.action == "mirror":
+        rollout.shadow(routes, options.model, options.version, options.fraction)
+    else:
+        rollout.move(routes, options.model, MOVES[options.action])  # type: ignore[arg-type]
+    print(_line(routes, options.model))
+    return 0
+
+
+def _begin(routes: Any, options: argparse.Namespace) -> None:
+    from lab.measure.guard import Tolerance
+    from lab.spec import parse
+    from lab.track.rollout import begin
+
+    try:
+        steps = [float(step) for step in options.steps.split(",")]
+    except ValueError:
+        raise InputError(
+            f"--steps {options.steps!r}: allowed: shares with commas between, such as 0.05,0.25,1"
+        ) from None
+    tolerance = {
+        "errors": options.tolerate_errors,
+        "latency": options.tolerate_latency,
+        "quality": options.tolerate_quality,
+        "needs_quality": options.needs_quality,
+    }
+    begin(routes, options.model, options.version, steps=steps, tolerance=parse(Tolerance, tolerance))
+
+
+def _share(given: str) -> tuple[str, float]:
+    version, _, share = given.partition("=")
+    try:
+        return version, float(share)
+    except ValueError:
+        raise InputError(f"{given!r}: allowed: VERSION=SHARE, such as 2=0.1") from None
+
+
+def _status(routes: Any, options: argparse.Namespace) -> None:
+    from lab.track.canary import last_look
+
+    names = [options.model] if options.model else list(routes.by_name)
+    if options.model and options.model not in routes.by_name:
+        raise InputError(f"model {options.model!r} has no route")
+    if options.json:
+        print_json(
+            {
+                "routes": {name: routes.by_name[name].model_dump(mode="json") for name in names},
+                "guard": {name: last_look(routes, name) for name in names},
+                "audit": routes.audit(options.model)[-50:],
+            }
+        )
+        return
+    for name in names:
+        print(_line(routes, name))
+        canary = routes.by_name[name].canary
+        if canary is not None:
+            print(f"  {canary.state} at {100 * canary.share:g} %, {canary.champion} beside {canary.challenger}")
+            look = last_look(routes, name)
+            if look is not None and look["begun"] == canary.begun:
+                print(f"  {look['verdict']['text']} ({look['touched']} requests so far)")
+
+
+def _line(routes: Any, model: str) -> str:
+    route = routes.by_name[model]
+    shares = ", ".join(f"{version.version} {100 * version.weight:g} %" for version in route.versions)
+    shadow = f"; {route.mirror.version} shadows it" if route.mirror else ""
+    return f"{model}: {shares}{shadow}"
