@@ -14,6 +14,8 @@ COMMANDS = {
     "up": "the dashboard with a managed Triton behind it, until Ctrl-C",
     "serve": "a managed Triton in the foreground, until Ctrl-C",
     "gateway": "models behind OpenAI's protocol, with routes between their versions, until Ctrl-C",
+    "registry": "versions of what is served: register, name, compare, deploy",
+    "rollout": "where the traffic of a served name goes, and who moves it",
     "run": "run an experiment",
     "call": "one request to one model, and what it answers",
     "load": "put one load on one model",
