@@ -37,6 +37,8 @@ page = st.navigation(
         "Run": [
             leaf("live", "Live run", "monitoring", "Watch a run and change it while it runs"),
             leaf("your_server", "Your server", "lan", "Any Triton: one call with its answer, then a measurement"),
+            leaf("sweep", "Sweep & tune", "tune", "The highest rate within an objective; settings worth having"),
+            leaf("tail", "Slow requests", "hourglass_bottom", "Where each one's time went, and its batch-mates"),
             leaf("runs", "Runs", "list", "Every run on this machine"),
         ],
         "Decide": [
@@ -45,7 +47,10 @@ page = st.navigation(
             leaf("plan", "Plan", "query_stats", "What it would take: replicas, cost, what breaks first"),
             leaf("review", "Design review", "fact_check", "Requirements, evidence, open questions, a decision"),
         ],
-        "Set up": [leaf("system", "System", "dns", "Server, models and what is missing")],
+        "Set up": [
+            leaf("trust", "Trust", "verified", "Self-tests, noise passport, the load generator's ceiling"),
+            leaf("system", "System", "dns", "Server, models and what is missing"),
+        ],
     }
 )
 with told():

@@ -35,6 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="dynamic batching for this run: off, or the largest batch and the queue delay in microseconds; on a "
         "server given by --url it is put back afterwards",
     )
+    parser.add_argument("--trace", action="store_true", help="where each request's time went, from Triton's own trace")
     add_given_options(parser)
     add_run_options(parser)
 
@@ -57,6 +58,7 @@ def run(options: argparse.Namespace) -> int:
         "arrival": arrival,
         "duration_s": options.duration,
         "warmup_s": options.duration / 10 if options.warmup is None else options.warmup,
+        **({"trace": True} if options.trace else {}),
         **plan.workload,
     }
     for field in ("prompt_tokens", "output_tokens", "stream"):

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from lab.commands.terminal import add_json, print_json, say
+
+if TYPE_CHECKING:
+    from lab.measure.compare import Effect
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     from lab.run.columns import aligned
     from lab.run.runner import Stop
 
-    effects = []
+    effects: list[Effect] = []
     if options.show:
         found = passport.read()
         if found is None:

@@ -20,4 +20,4 @@ def run(options: argparse.Namespace) -> int:
     else:
         for outcome in outcomes:
             print(outcome.line())
-    return 0 if all(outcome.passed for outcome in outcomes) else 1
+    return 0 if all(outcome.passed is not False for outcome in outcomes) else 1

@@ -36,7 +36,7 @@ from lab.load.targets import Done, Target
 from lab.load.targets.generate_stream import GenerateStream
 from lab.load.targets.openai import OpenAI
 from lab.load.targets.torchserve import TorchServe
-from lab.load.targets.triton_grpc import TritonGrpc
+from lab.load.targets.triton_grpc import TracedGrpc, TritonGrpc
 from lab.load.targets.triton_http import TritonHttp
 from lab.load.targets.triton_stream import TritonStream
 from lab.spec import ClosedLoop as Users
@@ -45,7 +45,17 @@ from lab.spec import ModelSpec, Trace, Workload
 REPORT_S = 0.25
 """Rows are flushed and counts reported this often."""
 LONGEST_DETAIL = 500
-PAYLOAD_FIELDS = {"protocol", "served_model", "seed", "sleep_s", "prompt_tokens", "output_tokens", "stream", "given"}
+PAYLOAD_FIELDS = {
+    "protocol",
+    "served_model",
+    "seed",
+    "sleep_s",
+    "prompt_tokens",
+    "output_tokens",
+    "stream",
+    "given",
+    "trace",
+}
 """What requests are made of; workloads that are equal in these share them."""
 
 TARGETS: dict[str, Callable[[str, Done], Target]] = {"grpc": TritonGrpc, "http": TritonHttp, "torchserve": TorchServe}
@@ -105,6 +115,8 @@ class Worker:
         self._driver = driver = self._driver_for(workload)
         model = ModelSpec.model_validate(job["model"])
         target, done = target_for(model, workload), driver.done
+        if workload.trace and target is TritonGrpc:
+            target = TracedGrpc
         if model.family != "llm" and target in STREAMING.values():
             done = lambda *end: driver.done(*end[:4])  # noqa: E731  what comes in parts is no text here
         self._target = target(job["url"], done)

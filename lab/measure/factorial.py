@@ -120,13 +120,13 @@ def told(found: Factorial) -> str:
     if nothing:
         said.append(f"No detectable difference by {join(nothing)}.")
     together = sorted((c for c in found.interactions() if c.finding != "no detectable difference"), key=_size)
+    pairs = []
     for contrast in reversed(together):
         a, b = contrast.factors
         low, high = (level_label(b, level) for level in found.factors[b])
-        said.append(
-            f"They interact: what {_short(a)} does to the {label} is {ratio_words(contrast)} as much with {high} "
-            f"as with {low}."
-        )
+        pairs.append(f"what {_short(a)} does is {ratio_words(contrast)} as much with {high} as with {low}")
+    if pairs:
+        said.append(f"They interact: {'; '.join(pairs)}.")
     if found.interactions() and not together:
         said.append("No two of them can be told to interact: their effects multiply.")
     lower = is_time(found.metric) or found.metric.endswith("_bytes")

@@ -30,6 +30,7 @@ from lab.serve.health import live_processes
 from lab.serve.metrics import pending, scrape
 from lab.serve.openai_server import OpenAIServer
 from lab.serve.torchserve_server import TorchServeServer
+from lab.serve.traces import Traces
 from lab.serve.triton import FORGOTTEN_S, Server
 from lab.spec import ModelSpec, Workload
 from lab.watch.host import model_processes, resident
@@ -165,12 +166,16 @@ class Bench:
             workload=workload.model_dump(mode="json"),
             model=model.model_dump(mode="json"),
             niceness=self._niceness(),
+            wall_ns=time.time_ns(),
             **asdict(window),
         )
         boundaries = [window.start_ns, window.measured_from_ns, window.end_ns]
         cut_ns: int | None = None
         planned = progress.planned
+        traced = self._traced(model, workload)
         try:
+            if traced is not None:
+                traced.begin()
             while not progress.done:
                 now = time.perf_counter_ns()
                 if cut_ns is None:
@@ -197,15 +202,23 @@ class Bench:
             cut_ns = self._died_ns or time.perf_counter_ns()
             raise
         finally:
+            if traced is not None:
+                traced.end(folder.path / f"traces-{index}")
             # Figures end where the load did, which a stop or a death makes earlier than planned.
             end_ns = window.end_ns if cut_ns is None else min(cut_ns, window.end_ns)
-            folder.event("block_end", block=index, planned=planned, end_ns=end_ns)
+            folder.event("block_end", block=index, planned=planned, end_ns=end_ns, wall_ns=time.time_ns())
         return progress
 
     def _job(self, index: int, block: Block) -> Job:
         url, several = _url(self.server, block.workload.protocol), served_as(block.model)
         mix = tuple((own, 1.0) for own in several) if len(several) > 1 else ()
         return Job(index, url, several[0], block.workload, _tokenizer(block.model), mix)
+
+    def _traced(self, model: ModelSpec, workload: Workload) -> Traces | None:
+        """What writes down each request's way through the server, where that was asked for and is possible."""
+        if not workload.trace or not isinstance(self.server, Server) or self.server.managed is None:
+            return None
+        return Traces(self.server, model.name)
 
     def _settle(self, model: ModelSpec) -> None:
         """Wait until nothing of the block before is left in the server: requests that the client gave up on stay in

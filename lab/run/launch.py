@@ -42,9 +42,9 @@ def start_live(model: ModelSpec, run_id: str, *, rate_rps: float = 50.0, duratio
     return _spawn([*arguments, f"--set={setting}"], run_id)
 
 
-def start_load(arguments: Sequence[str], run_id: str) -> str:
-    """`lab load` with these arguments in a process of its own."""
-    return _spawn(["load", *arguments], run_id)
+def start_command(command: str, arguments: Sequence[str], run_id: str) -> str:
+    """`lab load`, or another command that makes a run, with these arguments in a process of its own."""
+    return _spawn([command, *arguments], run_id)
 
 
 def replay(cassette: str, run_id: str) -> str:

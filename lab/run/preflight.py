@@ -82,6 +82,11 @@ def _check_given(cell: Cell) -> None:
     if (workload.given is not None) != (family == "given"):
         what = "lacks what it is asked" if workload.given is None else "is asked what the lab knows"
         raise InputError(f"workload.given: a model of family {family} {what}; family given has it, and only that")
+    if workload.trace and (workload.protocol != "grpc" or family == "llm"):
+        raise InputError(
+            f"workload.trace with protocol {workload.protocol} and family {family}: traces are joined by the ids of "
+            "single requests over gRPC; allowed: protocol grpc, a family other than llm"
+        )
     if workload.protocol == "openai" and family != "llm":
         raise InputError(f"workload.protocol openai is given for family {family}; allowed: grpc or http")
     if workload.served_model is not None and workload.protocol not in ("openai", "torchserve"):
@@ -106,6 +111,10 @@ def _check_workload(workload: Workload, url: str | None) -> None:
     arrival = workload.arrival
     if isinstance(arrival, Trace) or getattr(arrival, "rate_rps", None) is not None:
         schedule.chunks(arrival, workload.duration_s, workload.seed)  # reads a trace, refuses a rate; draws nothing yet
+    if workload.trace and url is not None:
+        raise InputError(
+            "workload.trace with --url: where Triton writes its traces is told at its start; leave out --url"
+        )
     spoken = "triton" if url is None else address(url).scheme.partition("+")[0]
     for protocol in ("openai", "torchserve"):
         if workload.protocol == protocol and spoken != protocol:

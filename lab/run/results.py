@@ -18,11 +18,12 @@ from lab.measure import fleet_words
 from lab.measure.answers import unequal
 from lab.measure.ending import Course, ending
 from lab.measure.fleet import fleet
+from lab.measure.problems import clock_step, near_ceiling
 from lab.measure.records import OK, OUTCOMES, Requests, Window
 from lab.measure.server import ServerDelta, server_delta
 from lab.measure.summary import Summary, summarize
 from lab.measure.verdict import CellResult, Verdict, verdict
-from lab.run import designs, formats
+from lab.run import designs, formats, swept, traced
 from lab.run.folder import RunFolder
 from lab.run.plan import cell_blocks, level_blocks
 from lab.run.status import ACTIVE
@@ -105,6 +106,9 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
     together = designs.design(experiment, blocks)
     if together is not None and together["text"]:
         found = replace(found, text=together["text"])
+    tried = swept.swept(experiment, events, blocks)
+    if tried is not None:
+        found = replace(found, text=tried["text"])
     looked_for = next((_without_stamp(e) for e in events if e["kind"] == "search"), None)
     if looked_for is not None:
         found = replace(found, text=looked_for["text"])
@@ -135,6 +139,8 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
         "fleet": many,
         "factorial": together,
         "search": looked_for,
+        "sweep": tried,
+        "trace": traced.told(folder),
         "answers": answers,
         "verdict": found.to_dict(),
         "problems": [
@@ -152,6 +158,7 @@ def single(document: dict[str, Any]) -> dict[str, Any]:
         "state": document["state"],
         "environment": document["environment"],
         "summary": cell.get("summary"),
+        "trace": document.get("trace"),
         "ledger": cell.get("ledger"),
         "floor": cell.get("floor"),
         "formats": document.get("formats"),
@@ -168,6 +175,7 @@ def block_results(folder: RunFolder, experiment: Experiment) -> list[BlockResult
     ends = {e["block"]: e for e in events if e["kind"] == "block_end"}
     table = folder.read("requests")
     server, telemetry = folder.read("server"), folder.read("telemetry")
+    ceiling_rps = next((e["rate_rps"] for e in events if e["kind"] == "ceiling"), None)
     results = []
     for start in starts:
         requests = Requests.from_table(table, block=start["block"])
@@ -183,6 +191,7 @@ def block_results(folder: RunFolder, experiment: Experiment) -> list[BlockResult
             model=start["model"]["name"],
             closed_loop=isinstance(parse(Workload, start["workload"]).arrival, ClosedLoop),
         )
+        summary = _doubted(summary, start, ends.get(start["block"]), ceiling_rps)
         results.append(
             BlockResult(
                 start["block"],
@@ -196,6 +205,18 @@ def block_results(folder: RunFolder, experiment: Experiment) -> list[BlockResult
             )
         )
     return results
+
+
+def _doubted(summary: Summary, start: dict[str, Any], end: dict[str, Any] | None, ceiling_rps: float | None) -> Summary:
+    """With what the records themselves do not show: how much of the load generator the block used, and whether the
+    clock on the wall was set meanwhile."""
+    unary = start["workload"]["protocol"] == "grpc" and start["model"]["family"] != "llm"
+    stepped_s = 0.0
+    if end is not None and "wall_ns" in start and "wall_ns" in end:
+        stepped_s = ((end["wall_ns"] - start["wall_ns"]) - (end["t_ns"] - start["t_ns"])) / 1e9
+    more = (near_ceiling(summary.sent_rps, ceiling_rps if unary else None), clock_step(stepped_s))
+    found = (*summary.problems, *(problem for problem in more if problem is not None))
+    return replace(summary, problems=tuple(sorted(found, key=lambda problem: not problem.forbids_verdict)))
 
 
 def _unfinished(start: dict[str, Any], requests: Requests) -> dict[str, Any]:

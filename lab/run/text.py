@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.measure import fleet_words
+from lab.measure import fleet_words, lamps
 from lab.measure.answers import all_equal
-from lab.measure.words import format_metric, level_label
+from lab.measure.words import format_metric, format_seconds, level_label
 from lab.run import format_text
 from lab.run.columns import aligned
 
@@ -54,6 +54,10 @@ def lines(document: dict[str, Any]) -> list[str]:
         rows = [["cell", "repeat", *columns]]
         rows += [_row(cell, columns) for cell in document["cells"]]
         out += ["", *aligned(rows)]
+    if document["cells"] and (checked := lamps.told([cell["summary"] for cell in document["cells"]])):
+        out += ["", checked]
+    if document.get("trace"):
+        out += ["", *_traced(document["trace"])]
     several = len(document.get("formats", {})) > 1  # then a table has them
     floors = [] if several else [(_label(cell), cell.get("floor")) for cell in document["cells"]]
     out += format_text.lines(document)
@@ -65,6 +69,22 @@ def lines(document: dict[str, Any]) -> list[str]:
         out += ["", "What makes it doubtful:"]
         out += [f"- {doubt(problem)} {problem['remedy']}".rstrip() for problem in document["problems"]]
     return out
+
+
+def _traced(found: dict[str, Any]) -> list[str]:
+    """Where the time of each request went, and the slowest of them."""
+    columns = ("mean", "p50", "p95", "p99")
+    rows = [["part of latency", *columns]]
+    rows += [[name, *(format_seconds(part[c]) for c in columns)] for name, part in found["parts"].items()]
+    slow = []
+    for one in found["slowest"]:
+        queue, compute = (format_seconds(one["parts_s"][part]) for part in ("queue", "compute"))
+        slow.append(
+            f"request {one['request']:,}: {format_seconds(one['latency_s'])}, of which {queue} in Triton's queue and "
+            f"{compute} computing, {len(one['mates'])} beside it in its batch; {one['waited_for']}"
+        )
+    head = f"{found['traced']:,} of {found['of']:,} measured answers are traced through the server:"
+    return [head, *aligned(rows), "The slowest:", *slow]
 
 
 def doubt(problem: dict[str, Any]) -> str:

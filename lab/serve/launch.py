@@ -13,7 +13,7 @@ import psutil
 
 from lab import priority
 from lab.errors import ServerError
-from lab.serve import installation, leftovers, ports
+from lab.serve import installation, leftovers, ports, traces
 from lab.serve.process import Process, born, last_lines
 from lab.serve.record import ServerRecord
 
@@ -66,6 +66,13 @@ def _try(command: list[str], repository: Path, log: Path, picked: Sequence[int])
         f"--grpc-port={grpc_port}",
         f"--metrics-port={metrics_port}",
         "--metrics-interval-ms=500",
+        # Where traces go can be told at the start alone; without a level nothing is written (lab/serve/traces.py).
+        "--trace-config=mode=triton",
+        f"--trace-config=triton,file={traces.prefix(log)}",
+        "--trace-config=triton,log-frequency=500",
+        "--trace-config=rate=1",
+        "--trace-config=count=-1",
+        "--trace-config=level=OFF",
         f"--backend-config=python,shm-region-prefix-name={prefix}",
         # Threads that hand responses on, by turns: of the 32 that there are by default each one comes to a cold cache.
         "--backend-config=python,thread-pool-size=2",

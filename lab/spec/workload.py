@@ -78,6 +78,7 @@ class Workload(Value):
     the first; exponent 0 asks all alike.
     `protocol`: "grpc" and "http" are Triton's, "openai" is an OpenAI-compatible server's /v1/completions, which may
     know the model by another name, `served_model`; "torchserve" is TorchServe's /predictions.
+    `trace`: Triton writes down when each request came to which stage, which costs it some microseconds a request.
     `given`: what a model of family "given" is asked, one that the lab does not know.
     `seed` fixes arrivals and payloads, so two cells with equal workloads see equal requests (0 is a seed).
     """
@@ -94,6 +95,7 @@ class Workload(Value):
     protocol: Protocol = "grpc"
     served_model: str | None = None
     given: Given | None = None
+    trace: bool = False
     timeout_s: PositiveFloat = 10.0
     max_in_flight: Annotated[int, Field(ge=1)] | None = None
     workers: Annotated[int, Field(ge=1, le=32)] = 1

@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2
 from lab.errors import InputError
 from lab.load.targets import INVALID
 from lab.load.targets.channel import split_url
-from lab.load.targets.triton_grpc import TritonGrpc, infer_request
+from lab.load.targets.triton_grpc import TracedGrpc, TritonGrpc, infer_request
 from lab.load.targets.triton_http import TritonHttp
 from lab.measure.records import ERROR, OK, OUTCOMES, REFUSED, TRUNCATED
 from tests.load.fakes.servers import free_port, grpc_server, http_server
@@ -73,6 +73,30 @@ def test_the_server_gets_the_tensors_as_they_are(target: Any, server: Any) -> No
         ends = use(target, fake.url, script)
     assert ends == dict.fromkeys(range(20), (OK, None))
     assert sorted(np.frombuffer(p, np.float32)[0] for p in service.payloads) == list(range(20))
+
+
+def test_a_traced_request_carries_its_number_and_nothing_else_changes() -> None:
+    """The id that a server would write into its trace, as protobuf reads it from the bytes that are sent."""
+    sent: list[bytes] = []
+
+    class Written(TracedGrpc):
+        def _connect(self) -> Any:  # what waits for a connection is what would be written to it
+            sent.extend(call.body for call in self._waiting.values())
+
+    async def main() -> list[bytes]:
+        target = Written("127.0.0.1:1", lambda *_: None)
+        messages = target.prepare("null", requests(2))
+        for number in (0, 123_456):
+            target._waiting.clear()
+            target.send(number, messages[number % 2])
+        return [bytes(message.body) for message in messages]
+
+    prepared = uvloop.run(main())
+    found = [service_pb2.ModelInferRequest.FromString(body[5:]) for body in sent]
+    assert [message.id for message in found] == ["0" * 20, "00000000000000123456"]
+    assert len(sent[1]) == len(prepared[0]) and found[1].model_name == "null"
+    plain = service_pb2.ModelInferRequest.FromString(infer_request("null", requests(2)[0]))
+    assert found[0].inputs == plain.inputs and found[0].raw_input_contents == plain.raw_input_contents
 
 
 def test_a_grpc_request_names_model_type_and_shape() -> None:

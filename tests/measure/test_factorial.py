@@ -66,7 +66,7 @@ def test_it_is_told_in_sentences() -> None:
     text = told(found)
     assert "batching on, no delay has 1.78× (1.77 to 1.80×) the throughput of batching off" in text
     assert "No detectable difference by instances" in text
-    assert "They interact: what batching does" in text and "0.81× (0.80 to 0.82×) as much with int8" in text
+    assert "They interact: what batching does is" in text and "0.81× (0.80 to 0.82×) as much with int8" in text
     assert "The highest throughput" in text and "with batching on, no delay, int8" in text
 
 

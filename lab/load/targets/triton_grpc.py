@@ -17,6 +17,7 @@ from lab.load.targets.grpc_wire import Call, Method
 from lab.load.targets.tensors import Tensors, datatype, parameters, raw
 
 PATH = "/inference.GRPCInferenceService/ModelInfer"
+ID_LENGTH = 20
 
 
 class TritonGrpc(Channel):
@@ -28,6 +29,18 @@ class TritonGrpc(Channel):
 
     def prepare(self, model: str, requests: Sequence[Tensors]) -> list[Call]:
         return [self._method.call(infer_request(model, request)) for request in requests]
+
+
+class TracedGrpc(TritonGrpc):
+    """Each request carries its number as its id, by which a trace of the server is joined with the client's record."""
+
+    def prepare(self, model: str, requests: Sequence[Tensors]) -> list[Call]:
+        # Of one length, so that the number can be put in its place in a message that is framed already.
+        room = bytes(service_pb2.ModelInferRequest(id="0" * ID_LENGTH).SerializeToString())
+        return [self._method.call(infer_request(model, request) + room) for request in requests]
+
+    def send(self, number: int, message: Call) -> None:
+        super().send(number, message._replace(body=message.body[:-ID_LENGTH] + b"%020d" % number))
 
 
 def infer_request(model: str, request: Tensors) -> bytes:

@@ -133,7 +133,7 @@ def _means(figure: Figure, a: str, b: str) -> np.ndarray:
     names = list(figure["factors"])
     whole = np.log(np.array(figure["means"])).reshape((2,) * len(names))
     others = tuple(i for i, name in enumerate(names) if name not in (a, b))
-    found = np.exp(whole.mean(axis=others))
+    found: np.ndarray = np.exp(whole.mean(axis=others))
     return found if names.index(a) < names.index(b) else found.T
 
 

@@ -23,6 +23,9 @@ PAGES = {
     "multi_model": ("pages/memory.py", ":material/view_cozy:"),
     "llm_batching": ("pages/scheduling.py", ":material/view_timeline:"),
     "quantization": ("pages/quantization.py", ":material/compress:"),
+    "search": ("pages/sweep.py", ":material/tune:"),
+    "sweep": ("pages/sweep.py", ":material/tune:"),
+    "factorial": ("pages/sweep.py", ":material/tune:"),
 }
 """The page of each experiment that has one, and its icon."""
 LIVE = ("pages/live.py", ":material/monitoring:")
@@ -73,9 +76,9 @@ def start(experiment_id: str, settings: Sequence[str], quick: bool, page: str, b
     _begin(experiment_id, page, begin)
 
 
-def start_load(arguments: Sequence[str]) -> None:
-    """Start `lab load` with these arguments and watch it."""
-    _begin("given", "pages/live.py", lambda run_id: launch.start_load(arguments, run_id))
+def start_command(command: str, arguments: Sequence[str], page: str) -> None:
+    """Start `lab load`, `lab search` or `lab sweep` with these arguments, and go to `page`."""
+    _begin(command, page, lambda run_id: launch.start_command(command, arguments, run_id))
 
 
 def replay(name: str) -> None:

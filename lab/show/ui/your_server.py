@@ -204,7 +204,7 @@ def measure(url: str, described: Described, wishes: given.Wishes) -> None:
     with st.expander("The same in a terminal", icon=":material/terminal:", type="compact"):
         st.code(f"python -m lab load {' '.join(arguments)}", language="bash", wrap_lines=True)
     if go:
-        runs.start_load(arguments)
+        runs.start_command("load", arguments, page="pages/live.py")
 
 
 def _options(wishes: given.Wishes) -> list[str]:

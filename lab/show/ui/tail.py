@@ -1,0 +1,78 @@
+"""The page Slow requests: a traced run's parts of latency, one request's waterfall, and a counterfactual."""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from lab.measure import trace
+from lab.measure.planner.simulator import Rules
+from lab.measure.trace import Joined
+from lab.measure.words import format_seconds
+from lab.run import traced
+from lab.run.folder import RunFolder
+from lab.show.charts import tail
+from lab.show.ui import chart, reads, runs
+
+COUNT = 20
+
+
+def show() -> None:
+    lines = [line for line in reads.run_lines() if not line.active and traced.blocks(RunFolder.open(line.run_id))]
+    if not lines:
+        st.info(
+            "No run was traced yet. Triton writes down where each request is when it is asked to.",
+            icon=":material/info:",
+        )
+        st.code(
+            "python -m lab load --model digits --batching 32:2000 --rate 300 --duration 15 --trace", language="bash"
+        )
+        arguments = ["--model", "digits", "--batching", "32:2000", "--rate", "300", "--duration", "15", "--trace"]
+        if st.button("Measure it", type="primary", icon=":material/play_arrow:", key="t_go"):
+            runs.start_command("load", arguments, page="pages/live.py")
+        return
+    labels = {line.run_id: f"{line.what}, {line.run_id}" for line in lines}
+    run_id = st.selectbox("Run", list(labels), format_func=lambda r: labels[r], key="t_run", bind="query-params")
+    found = _joined(run_id)
+    if found is None or not len(found):
+        st.warning("The traces of this run hold no measured request.", icon=":material/warning:")
+        return
+    _parts(found)
+    slow = trace.slowest(found, COUNT)
+    words = {one.request: f"request {one.request:,}: {format_seconds(one.latency_s)}, {one.waited_for}" for one in slow}
+    chosen = st.selectbox("A slow request", list(words), format_func=lambda n: words[n], key="t_request")
+    chart.show(tail.waterfall(found, trace.of_request(found, chosen)), key="t_waterfall")
+    _instead(RunFolder.open(run_id), found)
+
+
+@st.cache_data(max_entries=4, show_spinner="Joining the traces")
+def _joined(run_id: str) -> Joined | None:
+    folder = RunFolder.open(run_id)
+    return traced.joined(folder, traced.blocks(folder)[-1])
+
+
+def _parts(found: Joined) -> None:
+    parts = trace.percentiles(found)
+    columns = ("mean", "p50", "p90", "p95", "p99")
+    table = {"part of latency": list(parts)}
+    table |= {c: [format_seconds(part[c]) for part in parts.values()] for c in columns}
+    st.caption(
+        f"{len(found):,} of {found.of:,} measured answers are traced. Percentiles of each part are its own and do not "
+        "add up; means do."
+    )
+    st.dataframe(pd.DataFrame(table), hide_index=True, alt="Where the time of the requests went, part by part")
+
+
+def _instead(folder: RunFolder, found: Joined) -> None:
+    """The same arrivals under another delay and batch size, through a queue model."""
+    st.subheader("And with another batching?")
+    model = folder.document["cells"][0]["model"]
+    now = model["batching"] or {"max_batch_size": 1}
+    left, right = st.columns(2)
+    size = left.number_input("Largest batch", 1, 256, int(now["max_batch_size"]), key="t_size", bind="query-params")
+    delay_ms = right.number_input(
+        "Queue delay, ms", 0.0, 1000.0, now.get("max_queue_delay_us", 0) / 1e3, 0.5, key="t_delay", bind="query-params"
+    )
+    rules = Rules(max_batch_size=size, delay_s=delay_ms / 1e3, instances=model["instances"])
+    measured, modelled = traced.instead(found, rules)
+    chart.show(tail.instead(measured, modelled, f"batches of up to {size}, {delay_ms:g} ms delay"), key="t_instead")
