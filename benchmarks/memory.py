@@ -1,10 +1,10 @@
 """Many models behind one budget: is the fit predicted, does memory come back, what does the proxy cost, does it hold?
 
-    .venv/bin/python benchmarks/memory.py [--json]         about 8 minutes
+    .venv/bin/python benchmarks/memory.py [--json]         about 9 minutes
 
 On a Triton of its own. The fit of eight models (digits and embedder in turn) is predicted from one copy of each kind;
 the proxy is measured beside Triton itself over HTTP, in alternating blocks; the thousand operations come from eight
-clients at random, on six models of which four fit.
+clients at random, on six models of which four fit; the adapters are benchmarks/adapters.py's.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 
+from benchmarks import adapters
 from benchmarks.load import own_home
 from benchmarks.table import Row, main, say
 from lab.load.generator import Generator, Job
@@ -54,6 +55,7 @@ def measure() -> list[Row]:
         rows = fit(server)
         rows += hit_path(folder, server)
         rows += operations(server)
+        rows += adapters.measure(folder / "adapters", server)
     return rows + leaks()
 
 

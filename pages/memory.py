@@ -1,6 +1,6 @@
-"""Multi-model memory: what fits on one device, who slows whom, and where swapping ruins it."""
+"""Multi-model memory: what fits on one device, who slows whom, where swapping ruins it; fine-tunes."""
 
-from lab.show.ui import comparison, fleet, frame
+from lab.show.ui import comparison, fleet, frame, lora
 from lab.show.ui.topic import Link, Topic
 
 
@@ -16,31 +16,31 @@ def try_next(model: str) -> list[Link]:
     ]
 
 
-frame.with_app()
-comparison.page(
-    Topic(
-        experiment="multi_model",
-        page="pages/memory.py",
-        prefix="m",
-        title="How many models does one device hold?",
-        bet=(
-            "Four models fit; then users also ask a fifth, now and then. How many requests will be served, compared to "
-            "four models?"
-        ),
-        counted="Requests served",
-        form=fleet.form,
-        depths="quick: about two minutes, rough. whole: about 12 minutes, two repeats, up to 12 models.",
-        figures={
-            "throughput_rps": "Requests a second",
-            "latency_p50_s": "p50 latency",
-            "latency_p99_s": "p99 latency",
-            "error_fraction": "Failed",
-        },
-        happened=fleet.happened,
-        cause=fleet.cause,
-        why=fleet.why,
-        meanwhile=fleet.meanwhile,
-        compared=("throughput_rps", "latency_p50_s"),
-        next=try_next,
-    )
+MANY = Topic(
+    experiment="multi_model",
+    page="pages/memory.py",
+    prefix="m",
+    title="How many models does one device hold?",
+    bet=(
+        "Four models fit; then users also ask a fifth, now and then. How many requests will be served, compared to "
+        "four models?"
+    ),
+    counted="Requests served",
+    form=fleet.form,
+    depths="quick: about two minutes, rough. whole: about 12 minutes, two repeats, up to 12 models.",
+    figures={
+        "throughput_rps": "Requests a second",
+        "latency_p50_s": "p50 latency",
+        "latency_p99_s": "p99 latency",
+        "error_fraction": "Failed",
+    },
+    happened=fleet.happened,
+    cause=fleet.cause,
+    why=fleet.why,
+    meanwhile=fleet.meanwhile,
+    compared=("throughput_rps", "latency_p50_s"),
+    next=try_next,
 )
+
+frame.with_app()
+comparison.page(lora.TOPIC if lora.part() == "lora" else MANY)

@@ -209,9 +209,21 @@ def precision_label(precision: str, quantizer: str | None = None) -> str:
 def _together(path: str, fields: dict[str, Any]) -> str:
     """Several fields that one level sets: "int4 GPTQ", "int8, KV cache in int8"."""
     rest = dict(fields)
+    adapters = _adapters(rest.pop("adapters", None), bool(rest.pop("merge_adapters", False)))
     precision = rest.pop("precision", None)
     words = [] if precision is None else [precision_label(precision, rest.pop("quantizer", None))]
-    return ", ".join([*words, *(_level(f"{path}.{name}", value) for name, value in rest.items())])
+    return ", ".join([*adapters, *words, *(_level(f"{path}.{name}", value) for name, value in rest.items())])
+
+
+def _adapters(names: Sequence[str] | None, merged: bool) -> list[str]:
+    """["10 adapters"], ["10 merged copies"], ["the base alone"]; [] where a level says nothing of them."""
+    if names is None:
+        return []
+    if not names:
+        return ["the base alone"]
+    return [
+        f"{len(names)} merged {'copy' if len(names) == 1 else 'copies'}" if merged else plural(len(names), "adapter")
+    ]
 
 
 def _level(path: str, level: Any) -> str:

@@ -114,6 +114,10 @@ class Bench:
             if said := borrowed.close():
                 self.folder.event("put_back", text=said)
 
+    def in_force(self, model: ModelSpec) -> None:
+        """Somebody else has loaded it just now."""
+        self._in_force[model.name] = model
+
     def put(self, model: ModelSpec) -> None:
         """Bring `model` into force: written and reloaded when it differs from what is loaded. On a server that the lab
         does not manage only its batching can be changed, where that server allows it; it is put back in the end."""

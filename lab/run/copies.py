@@ -16,8 +16,8 @@ from lab.spec import ModelSpec, set_paths
 
 
 def served_as(model: ModelSpec) -> list[ModelSpec]:
-    """The models that Triton holds for `model`: itself, or NAME_1_ADAPTER and so on for adapters that are merged."""
-    if not model.merge_adapters:
+    """The models that Triton holds for `model`: itself, or NAME_1_ADAPTER and so on where several are merged."""
+    if not model.merge_adapters or len(model.adapters) == 1:
         return [model]
     return [
         set_paths(

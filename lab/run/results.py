@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lab.errors import FolderError, InputError, RunError
-from lab.measure import fleet_words
+from lab.measure import fleet_words, lora
 from lab.measure.answers import unequal
 from lab.measure.ending import Course, ending
 from lab.measure.fleet import fleet
@@ -24,10 +24,11 @@ from lab.measure.server import ServerDelta, server_delta
 from lab.measure.summary import Summary, summarize
 from lab.measure.verdict import CellResult, Verdict, verdict
 from lab.run import designs, formats, swept, traced
+from lab.run.copies import served_as, summed
 from lab.run.folder import RunFolder
 from lab.run.plan import cell_blocks, level_blocks
 from lab.run.status import ACTIVE
-from lab.spec import ClosedLoop, Experiment, Workload, parse
+from lab.spec import ClosedLoop, Experiment, ModelSpec, Workload, parse
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,10 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
     looked_for = next((_without_stamp(e) for e in events if e["kind"] == "search"), None)
     if looked_for is not None:
         found = replace(found, text=looked_for["text"])
+    tuned = lora.lora(events)
+    if tuned is not None:
+        tuned = lora.with_effects(tuned, found.effects)
+        found = replace(found, holds=lora.holds(tuned), text=" ".join(lora.sentences(tuned)) or found.text)
     cells = experiment.cells()
     in_formats = formats.of_blocks(experiment, blocks, told)
     return {
@@ -137,6 +142,7 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
         ],
         "formats": formats.of_run(experiment, told),
         "fleet": many,
+        "lora": tuned,
         "factorial": together,
         "search": looked_for,
         "sweep": tried,
@@ -181,14 +187,18 @@ def block_results(folder: RunFolder, experiment: Experiment) -> list[BlockResult
         requests = Requests.from_table(table, block=start["block"])
         end = ends.get(start["block"]) or _unfinished(start, requests)
         window = Window(start["start_ns"], start["measured_from_ns"], max(end["end_ns"], start["measured_from_ns"]))
+        name, served = start["model"]["name"], served_as(parse(ModelSpec, start["model"]))
+        watched = between(telemetry, window.start_ns, window.end_ns)
+        if len(served) > 1:
+            watched = summed(watched, [own.name for own in served], name)
         summary = summarize(
             requests,
             window=window,
             planned=end["planned"],
             slo=experiment.slo,
-            server=delta(server, start["model"]["name"], window),
-            telemetry=between(telemetry, window.start_ns, window.end_ns),
-            model=start["model"]["name"],
+            server=delta(server, name, window) if len(served) == 1 else None,
+            telemetry=watched,
+            model=name,
             closed_loop=isinstance(parse(Workload, start["workload"]).arrival, ClosedLoop),
         )
         summary = _doubted(summary, start, ends.get(start["block"]), ceiling_rps)
@@ -198,7 +208,7 @@ def block_results(folder: RunFolder, experiment: Experiment) -> list[BlockResult
                 start["role"],
                 start["cell"],
                 start["repeat"],
-                start["model"]["name"],
+                name,
                 window,
                 requests,
                 summary,

@@ -22,7 +22,7 @@ from lab.errors import LabError, RunError
 from lab.load.generator import Progress
 from lab.measure.formats import change_answers, format_label
 from lab.measure.words import level_label
-from lab.run import fleet, formats, gauge, quality, results
+from lab.run import fleet, formats, gauge, lora, quality, results
 from lab.run.bench import AnyServer, Bench, serving
 from lab.run.control import Inbox
 from lab.run.environment import environment
@@ -133,6 +133,8 @@ def _measure(experiment: Experiment, folder: RunFolder, stop: Stop, report: Repo
         folder.event("serving", triton=version, grpc_url=server.grpc_url, managed=server.managed is not None)
         workers = _workers(experiment, folder, server, total_s, report)
         with Bench(folder, server, workers=workers, cells=len(experiment.cells()), stopped=stop) as bench:
+            if url is None:
+                lora.examine(bench, experiment, report)
             for neighbour in experiment.neighbours:
                 bench.put(neighbour)
             alike = not change_answers(experiment)  # formats are compared by quality instead

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.measure import fleet_words, lamps
+from lab.measure import fleet_words, lamps, lora
 from lab.measure.answers import all_equal
 from lab.measure.words import format_metric, format_seconds, level_label
 from lab.run import format_text
@@ -62,6 +62,8 @@ def lines(document: dict[str, Any]) -> list[str]:
     floors = [] if several else [(_label(cell), cell.get("floor")) for cell in document["cells"]]
     out += format_text.lines(document)
     out += ["", *(f"{label}: {floor}" for label, floor in floors if floor)] if any(f for _, f in floors) else []
+    if tuned := document.get("lora"):
+        out += ["", *aligned(lora.table(tuned))]
     if fleet := document.get("fleet"):
         out += [line for said in fleet_words.besides(fleet) for line in ("", said)]
         out += ["", *aligned(fleet_words.table(fleet))]

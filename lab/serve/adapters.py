@@ -84,12 +84,18 @@ def merged(spec: ModelSpec) -> ModelSpec | None:
 def merged_folder(spec: ModelSpec) -> Path | None:
     """Where the base with the spec's one adapter folded in belongs."""
     places = folders(spec)
-    if not places or not all((place / adapter_folder.WEIGHTS).is_file() for place in places.values()):
+    if len(places) != 1 or not all((place / adapter_folder.WEIGHTS).is_file() for place in places.values()):
         return None
     (place,) = places.values()
     adapter = [_digest(place / name) for name in (adapter_folder.CONFIG, adapter_folder.WEIGHTS)]
     source = quantized.contents(llama_weights.folder(spec.weights))
     return _root("merged") / _hash({"format_version": FORMAT_VERSION, "base": source, "adapter": adapter})
+
+
+def elements(spec: ModelSpec) -> dict[str, int]:
+    """Numbers in A and B of each of the spec's adapters, which must be there."""
+    config = LlamaConfig.read(llama_weights.folder(spec.weights), quantized=True)
+    return {name: adapter_folder.read(place, config).elements for name, place in folders(spec).items()}
 
 
 def is_ready(spec: ModelSpec) -> bool:
@@ -99,8 +105,7 @@ def is_ready(spec: ModelSpec) -> bool:
     there = bool(places) and all((place / adapter_folder.WEIGHTS).is_file() for place in places.values())
     if not there or not spec.merge_adapters:
         return there
-    merged = merged_folder(spec)
-    return merged is not None and (merged / MERGED).is_file()
+    return all((copy := merged_folder(own)) is not None and (copy / MERGED).is_file() for own in _single(spec))
 
 
 def check(spec: ModelSpec) -> None:
@@ -128,11 +133,16 @@ def prepare(spec: ModelSpec, progress: home.Progress | None = None) -> dict[str,
         if given is None:
             wanted = recipe(spec, name)
             _made(places[name], {"train": name, "source": str(source), "recipe": asdict(wanted)}, DOCUMENT, progress)
-    if spec.merge_adapters:
-        target, (place,) = merged_folder(spec), places.values()
-        assert target is not None  # noqa: S101  the adapter is there
-        _made(target, {"merge": str(place), "source": str(source)}, MERGED, progress)
+    for own in _single(spec) if spec.merge_adapters else ():
+        target, (place,) = merged_folder(own), folders(own).values()
+        if target is not None:  # the adapter is there
+            _made(target, {"merge": str(place), "source": str(source)}, MERGED, progress)
     return places
+
+
+def _single(spec: ModelSpec) -> list[ModelSpec]:
+    """The same with one adapter each."""
+    return [spec.model_copy(update={"adapters": (entry,)}) for entry in spec.adapters]
 
 
 def write(spec: ModelSpec, version: Path) -> None:

@@ -99,6 +99,10 @@ def check(spec: ModelSpec) -> None:
                 f"{spec.name}: max_tokens_in_cache {spec.max_tokens_in_cache} with max_request_tokens {least} and "
                 f"max_batch_size {spec.max_batch_size}; allowed: {least} (one request) to {most} (all of them), or null"
             )
+    if spec.merge_adapters and len(spec.adapters) > 1:
+        raise InputError(
+            f"{spec.name}: merge_adapters with {len(spec.adapters)} adapters is as many models; allowed: one adapter"
+        )
     if spec.family in CPU_ONLY and spec.device != "cpu":
         raise InputError(
             f"{spec.name}: device {spec.device} with family {spec.family}, {CPU_ONLY[spec.family]}; allowed: cpu"

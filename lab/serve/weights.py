@@ -65,7 +65,7 @@ def is_ready(spec: ModelSpec) -> bool:
         return place is not None and weight_files.is_whole(place / "weights.safetensors")
     if spec.family == "embedder":
         return home.is_fetched(EMBEDDER, home.home() / "models" / "embedder")
-    if spec.merge_adapters:
+    if spec.merge_adapters and len(spec.adapters) == 1:
         copy = adapters.merged(spec)
         return copy is not None and is_ready(copy)
     if spec.family == "llm":
@@ -88,9 +88,8 @@ def prepare(spec: ModelSpec, progress: home.Progress | None = None) -> None:
         check(spec)
         adapters.prepare(spec, progress)
         if spec.merge_adapters:
-            copy = adapters.merged(spec)
-            assert copy is not None  # noqa: S101  just made
-            prepare(copy, progress)
+            if (copy := adapters.merged(spec)) is not None:
+                prepare(copy, progress)
         elif quantized.is_quantized(spec):
             quantized.prepare(spec, progress)
         else:

@@ -15,7 +15,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -118,8 +118,7 @@ class _Student:
         order = np.random.default_rng([recipe.seed, number]).permutation(len(self._tokens))
         for start in range(0, len(order), recipe.batch):
             loss = self._loss(torch.from_numpy(order[start : start + recipe.batch]))
-            loss.backward()
-            self._step()
+            self._step(torch.autograd.grad(loss, list(self._learnt.values())))
             losses.append(loss.item())
         return sum(losses) / len(losses)
 
@@ -136,7 +135,7 @@ class _Student:
     def _layer(self, number: int, weights: dict[str, Tensor], x: Tensor) -> Tensor:
         """x [examples, tokens, hidden], float32, after layer `number` and what is learnt of it."""
         config, (examples, tokens, _) = self._config, x.shape
-        turns = tuple(part[:tokens] for part in self._rotations)
+        cos, sin = self._rotations
         scale = self._recipe.alpha / self._recipe.rank
 
         def product(name: str, inputs: Tensor) -> Tensor:
@@ -151,7 +150,9 @@ class _Student:
             return product(name, inputs).view(examples, tokens, -1, config.head_dim).transpose(1, 2)
 
         inputs = norm(x, weights[ATTENTION_NORM], config.norm_eps).bfloat16()
-        queries, keys = (rotate(heads(name, inputs).float(), turns).bfloat16() for name in (Q, K))
+        queries, keys = (
+            rotate(heads(name, inputs).float(), (cos[:tokens], sin[:tokens])).bfloat16() for name in (Q, K)
+        )
         values, group = heads(V, inputs), config.heads // config.kv_heads
         keys, values = (part.repeat_interleave(group, dim=1) for part in (keys, values))
         found = scaled_dot_product_attention(queries, keys, values, is_causal=True)
@@ -160,19 +161,17 @@ class _Student:
         return x + product(DOWN, silu(product(GATE, inputs)) * product(UP, inputs))
 
     @torch.no_grad()
-    def _step(self) -> None:
+    def _step(self, gradients: Sequence[Tensor]) -> None:
         """Adam's."""
         recipe = self._recipe
         in_all = recipe.epochs * math.ceil(len(self._tokens) / recipe.batch)
         rate = recipe.rate * (1 - self._steps / in_all)
         self._steps += 1
-        for values, first, second in zip(self._learnt.values(), *self._moments, strict=True):
-            assert values.grad is not None  # noqa: S101
-            for moment, keep, new in ((first, MOMENTS[0], values.grad), (second, MOMENTS[1], values.grad.square())):
+        for values, slope, first, second in zip(self._learnt.values(), gradients, *self._moments, strict=True):
+            for moment, keep, new in ((first, MOMENTS[0], slope), (second, MOMENTS[1], slope.square())):
                 moment.mul_(keep).add_(new, alpha=1 - keep)
             mean, spread = (m / (1 - keep**self._steps) for m, keep in zip((first, second), MOMENTS, strict=True))
             values -= rate * mean / (spread.sqrt() + EPSILON)
-            values.grad = None
 
     def adapter(self) -> Adapter:
         scale = self._recipe.alpha / self._recipe.rank

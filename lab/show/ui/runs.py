@@ -21,6 +21,7 @@ PAGES = {
     "batching": ("pages/batching.py", ":material/stacks:"),
     "kv_cache": ("pages/kv_cache.py", ":material/memory:"),
     "multi_model": ("pages/memory.py", ":material/view_cozy:"),
+    "lora": ("pages/memory.py", ":material/view_cozy:"),
     "llm_batching": ("pages/scheduling.py", ":material/view_timeline:"),
     "quantization": ("pages/quantization.py", ":material/compress:"),
     "search": ("pages/sweep.py", ":material/tune:"),
