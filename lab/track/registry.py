@@ -117,8 +117,7 @@ class Registry:
         found = []
         for one in [name] if name is not None else self._names():
             aliases = self._aliases(one)
-            entries = self._ask(lambda one=one: self._client.search_model_versions(f"name = '{one}'"))
-            for entry in entries:
+            for entry in self._entries(one):
                 own = tuple(sorted(alias for alias, version in aliases.items() if version == str(entry.version)))
                 if "lab.spec" in entry.tags:  # others may keep theirs in the same database
                     found.append(self._registered(entry, own))
@@ -189,6 +188,10 @@ class Registry:
     def _known(self, name: str) -> None:
         if name not in (names := self._names()):
             raise InputError(f"model {name!r}: none of that name is registered{nearest(name, names)}")
+
+    def _entries(self, name: str) -> Sequence[Any]:
+        found: Sequence[Any] = self._ask(lambda: self._client.search_model_versions(f"name = '{name}'"))
+        return found
 
     def _aliases(self, name: str) -> dict[str, str]:
         """From the registered model: a search of versions comes without them."""
