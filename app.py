@@ -46,6 +46,7 @@ page = st.navigation(
             leaf("cost", "Cost", "payments", "What an answer in time costs, at which price"),
             leaf("plan", "Plan", "query_stats", "What it would take: replicas, cost, what breaks first"),
             leaf("review", "Design review", "fact_check", "Requirements, evidence, open questions, a decision"),
+            leaf("rollout", "Rollout", "alt_route", "Versions, a canary with its guard, and the switch"),
         ],
         "Set up": [
             leaf("trust", "Trust", "verified", "Self-tests, noise passport, the load generator's ceiling"),
