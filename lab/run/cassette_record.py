@@ -106,7 +106,7 @@ def record(run_id: str, limit_bytes: int = LIMIT_BYTES) -> tuple[str, Manifest]:
     for thinning in LADDER:
         if thinning.requests == 1 and thinning.chunks > 1 and not run.generated:
             continue  # there are no chunks to thin
-        if whole and size > SLACK * limit_bytes and whole / thinning.requests > SLACK * limit_bytes:
+        if thinning.requests > 1 and whole / thinning.requests > SLACK * limit_bytes:
             continue  # far too large, as it can be told without writing it
         lines = [*told, *map(_text, run.records(thinning))]
         body = "\n".join(lines) + "\n"
@@ -204,8 +204,8 @@ class _Run:
             rows = rows.filter(pc.is_in(rows["field"], pa.array(fields)))
             for owner in pc.unique(rows[cassette_lines.OWNER[name]]).to_pylist():
                 own = rows.filter(pc.equal(rows[cassette_lines.OWNER[name]], owner))
-                kept = _every(own, thinning.every_s)
-                yield {name: cassette_lines.series(kept, name, owner, self.origin_ns)}
+                for kept in _every(own, thinning.every_s):
+                    yield {name: cassette_lines.series(kept, name, owner, self.origin_ns)}
         if (waits := self.streams["waits"]).num_rows:
             kept = waits.take(np.arange(0, waits.num_rows, thinning.requests))
             yield {"waits": cassette_lines.waits(kept, self.origin_ns)}
@@ -258,12 +258,18 @@ def _kept(requests: pa.Table, thinning: Thinning) -> pa.Table:
     return requests
 
 
-def _every(rows: pa.Table, every_s: int) -> pa.Table:
-    """The rows of the first reading in each stretch of `every_s`, and of the last of all."""
-    stamps = np.unique(rows["t_ns"].to_numpy())
-    _, first = np.unique(stamps // (every_s * 1_000_000_000), return_index=True)
-    kept = np.union1d(stamps[first], stamps[-1:])
-    return rows.filter(pc.is_in(rows["t_ns"], pa.array(kept)))
+def _every(rows: pa.Table, every_s: int) -> Iterator[pa.Table]:
+    """Of each field the first reading in each stretch of `every_s`, and the last of all; the fields that are read at
+    the same moments together."""
+    together: dict[bytes, list[str]] = {}
+    for field in pc.unique(rows["field"]).to_pylist():
+        stamps = np.sort(rows.filter(pc.equal(rows["field"], field))["t_ns"].to_numpy())
+        _, first = np.unique(stamps // (every_s * 1_000_000_000), return_index=True)
+        together.setdefault(np.union1d(stamps[first], stamps[-1:]).tobytes(), []).append(field)
+    for kept, fields in together.items():
+        moments = pa.array(np.frombuffer(kept, dtype=np.int64))
+        own = pc.and_(pc.is_in(rows["field"], pa.array(fields)), pc.is_in(rows["t_ns"], moments))
+        yield rows.filter(own)
 
 
 def _rounded(value: Any) -> Any:

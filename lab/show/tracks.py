@@ -68,7 +68,7 @@ TRACKS: Sequence[Track] = (
         "Half an hour before an interview: estimate from this machine's own runs, then explain one result aloud.",
         (
             Halt(
-                "drills", "Warm up", 8, "Five drills on measures: estimate before you look.", (("d_deck", "measures"),)
+                "drills", "Warm up", 8, "Five drills on measures: estimate before you look.", (("d_deck", "Measures"),)
             ),
             Halt("batching", "One experiment", 10, "Explain the verdict aloud from “Why”, as to an interviewer."),
             Halt(
@@ -76,7 +76,7 @@ TRACKS: Sequence[Track] = (
                 "Follow up",
                 8,
                 "Five drills on levers: name the trade-off each time.",
-                (("d_deck", "levers"),),
+                (("d_deck", "Levers"),),
             ),
             Halt("drills", "Cheat sheet", 4, "Take your own numbers along.", (("d_sheet", "true"),)),
         ),

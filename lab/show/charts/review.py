@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from lab.measure.review import Row
@@ -26,9 +27,10 @@ def used(rows: Sequence[Row]) -> Chart:
         "status": [row.status for row in rows],
         "share of the limit": [row.used for row in rows],
     }
+    table = table if rows else {}
     height = 110 + 34 * max(2, len(drawn))
     if not drawn:
-        return nothing_to_draw(title, "nothing that is asked was measured", height=height)
+        return replace(nothing_to_draw(title, "nothing that is asked was measured", height=height), table=table)
     shares = [max(LEAST, row.used or 0.0) for row in drawn]
     trace = {
         "type": "scatter",

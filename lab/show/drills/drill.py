@@ -20,11 +20,11 @@ from lab.show.drills.source import Source
 
 Deck = Literal["measures", "serving", "levers", "models", "change"]
 DECKS: dict[str, str] = {
-    "measures": "Measures: throughput, tail, first token, cost",
-    "serving": "Serving: online, batch, streaming, serverless",
-    "levers": "Levers: batching, KV cache, quantization, device",
-    "models": "Many models: memory, swapping, adapters",
-    "change": "Change: registry, canary, blue and green",
+    "measures": "Throughput, tail, first token, cost",
+    "serving": "Online, batch, streaming, serverless",
+    "levers": "Batching, KV cache, quantization, device",
+    "models": "Memory, swapping, adapters",
+    "change": "Registry, canary, blue and green",
 }
 
 Values = dict[str, Any]

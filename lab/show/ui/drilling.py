@@ -40,7 +40,7 @@ def page() -> None:
         return
     own = sum(one.source.recorded is None for one in found)
     origin = f"{own} of them ask about this machine's own runs" if own else "all of them ask about recorded runs"
-    st.caption(f"{plural(len(found), 'drill')} in this deck; {origin}.")
+    st.caption(f"{DECKS[deck] if deck else 'All decks'} · {plural(len(found), 'drill')}, {origin}.")
     if st.toggle("Cheat sheet", key=SHEET, bind="query-params", help="Every formula with your numbers, to take along"):
         _sheet(found)
         return
@@ -52,7 +52,7 @@ def page() -> None:
 
 
 def _deck() -> str | None:
-    chosen = st.pills("Deck", list(DECKS), key=DECK, bind="query-params", format_func=lambda deck: DECKS[deck])
+    chosen = st.pills("Deck", list(DECKS), key=DECK, bind="query-params", format_func=str.capitalize)
     return str(chosen) if chosen else None
 
 

@@ -1,0 +1,112 @@
+"""The page Design review, recorded runs on pages, and the decision record."""
+
+from pathlib import Path
+
+import pytest
+
+from lab.measure.redteam import questions
+from lab.measure.review import Requirements, decide, rows, waived
+from lab.run import cassette, results
+from lab.run.folder import RunFolder
+from lab.run.sides import Name
+from lab.show.charts.review import used
+from lab.show.report_html import to_html
+from lab.show.report_markdown import to_markdown
+from lab.show.review import record
+from tests.show.conftest import DONE, LLM_LOAD, QUANTIZATION, STOPPED
+from tests.show.test_pages import charts, open_page, words
+
+
+@pytest.mark.parametrize("run", [STOPPED, LLM_LOAD, QUANTIZATION])
+def test_every_kind_of_run_can_be_reviewed(run: str, full_home: Path) -> None:
+    app = open_page("review", run=run, v_rate="100", v_latency="50")
+    assert not app.exception and not app.error
+    assert len(app.metric) == 4 and len(charts(app)) <= 1
+
+
+def test_requirements_are_in_the_link_and_nothing_asked_is_not_ready(full_home: Path) -> None:
+    app = open_page("review", run=DONE)
+    assert "Not ready: nothing is asked of it yet." in words(app) and charts(app) == []
+    app = open_page("review", run=DONE, v_rate="1", v_memory="10000", v_latency="NaN")
+    assert not app.exception
+    assert app.metric[0].value == "2 of 2"
+    assert "open" in words(app).lower() and "Not ready" in words(app)  # a sceptic still asks
+
+
+def test_a_waiver_needs_a_name_and_a_reason(full_home: Path) -> None:
+    app = open_page("review", run=DONE, v_rate="1")
+    before = int(app.metric[2].value)
+    app.text_input(key="v_who_seed").set_value("Ann").run()
+    assert int(app.metric[2].value) == before
+    app.text_input(key="v_why_seed").set_value("one draw will do").run()
+    assert int(app.metric[2].value) == before - 1 and app.metric[3].value == "1"
+
+
+def test_the_record_says_decision_evidence_waivers_and_hashes(full_home: Path) -> None:
+    document = results.document(RunFolder.open(DONE))
+    cell = next(c for c in document["cells"] if c["role"] == "cell")
+    found = rows(Requirements(rate_rps=1.0, latency_s=5.0), cell["summary"])
+    asked = questions(document, RunFolder.open(DONE).document["experiment"])
+    waivers = waived({q.code: ("Ann <b>", "it will do") for q in asked if q.status == "open"})
+    decision = decide(found, [])
+    made = record("Digits at 1 req/s", "batching off", decision, found, [Name(DONE)], waivers=waivers)
+    assert [s.title for s in made.sections[:2]] == ["Decision", "Requirements and evidence"]
+    assert made.open_questions == 0
+    html, text = to_html(made), to_markdown(made)
+    for said in (decision.text, "batching off", "Traffic"):
+        assert said in html and said in text
+    assert "Ann &lt;b&gt;: it will do" in html and "<b>: it" not in html
+    assert "SHA-256" in html
+
+
+def test_the_chart_of_no_requirement_and_of_unmeasured_ones_says_so() -> None:
+    """T34: zero points, and points without a figure."""
+    assert "nothing that is asked was measured" in used([]).alt
+    missing = rows(Requirements(latency_s=1.0), {"notes": {}})
+    assert used(missing).table["status"] == ["not measured"]
+
+
+# --- recorded runs on pages ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("page", "experiment"),
+    [("kv_cache", "kv_cache"), ("memory", "multi_model")],
+)
+def test_where_nothing_has_run_a_recorded_run_stands_in_and_says_so(
+    page: str, experiment: str, empty_home: Path
+) -> None:
+    app = open_page(page)
+    assert not app.exception and not app.error
+    manifest = cassette.of_experiment(experiment)
+    assert manifest is not None
+    assert manifest.machine in app.info[0].value and manifest.commit in app.info[0].value
+    drawn = charts(app)
+    assert drawn and all(data["alt"].startswith("Recorded on another machine.") for data in drawn)
+    assert len([m for m in app.markdown if m.value.startswith("##### ") and "recorded" in m.value]) == len(drawn)
+    assert "Run it here for figures of your own" in words(app)
+    assert app.button(key="run_ab").label == "Run A against B"  # which still can be run
+
+
+def test_an_own_run_takes_its_place(full_home: Path) -> None:
+    app = open_page("kv_cache")
+    assert "commit" not in " ".join(info.value for info in app.info) and charts(app) == []
+
+
+def test_pages_that_decide_look_at_recorded_runs_too(empty_home: Path) -> None:
+    for page in ("cost", "compare", "review"):
+        app = open_page(page)
+        assert not app.exception and not app.error
+        assert "commit" in app.info[0].value
+    listed = [link.proto.label for link in open_page("runs").get("page_link")]
+    assert sum("recorded" in label for label in listed) == len(cassette.shipped())
+
+
+def test_a_thinned_recording_has_no_live_page(empty_home: Path) -> None:
+    thinned = next(m for m in cassette.shipped().values() if not m.whole)
+    app = open_page("live", run=thinned.run)
+    assert not app.exception and not app.error
+    assert "its course over time cannot be shown" in " ".join(info.value for info in app.info)
+    whole = next(m for m in cassette.shipped().values() if m.whole)
+    app = open_page("live", run=whole.run)
+    assert not app.exception and not app.error and len(charts(app)) == 1
