@@ -136,7 +136,7 @@ def sleeper() -> Plan:
             Asks("batches of 4, 5 ms", _named(alone, "sleeper_late", late), lambda rates: rates["alone"], fitted=False),
         ),
         seconds=2.5,
-        held_seconds=5.0,
+        held_seconds=4.0,
         every=2,
         workload={"sleep_s": (0.004,)},
     )
@@ -150,13 +150,13 @@ def language_model() -> Plan:
         "language model",
         (Asks("one", plain, users=1), Asks("full", plain, users=8)),
         (
-            Asks("bf16 at 40 %", plain, lambda rates: 0.4 * rates["full"]),
+            Asks("bf16 at 45 %", plain, lambda rates: 0.45 * rates["full"]),
             Asks("bf16 at 70 %", plain, lambda rates: 0.7 * rates["full"]),
             Asks("int8 from bf16, 50 %", eight, lambda rates: 0.5 * rates["full"], fitted=False),
             Asks("int8 from bf16, 80 %", eight, lambda rates: 0.8 * rates["full"], fitted=False),
         ),
         seconds=5.0,
-        held_seconds=10.0,
+        held_seconds=11.0,
         workload={"prompt_tokens": 16, "output_tokens": (8, 32)},
     )
 

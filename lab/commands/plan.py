@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lab.measure.planner.answers import Bill, Needed, Told
     from lab.measure.planner.calibrated import Calibrated, Setting
     from lab.measure.planner.limits import Limit
+    from lab.measure.prices import Price
     from lab.spec import Slo
 
 METRICS = ("throughput_rps", "latency_p50_s", "latency_p95_s", "latency_p99_s")
@@ -35,11 +36,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from lab.measure.planner import answers, limits
-    from lab.run import planning
+    from lab.run import planning, prices
     from lab.run.folder import RunFolder
     from lab.spec import Slo, parse
 
     _check(options)
+    price = None if options.price is None else prices.find(options.price)
     try:
         folder = RunFolder.open(options.run)
         found = planning.plannable(folder)
@@ -53,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     setting = dataclasses.replace(setting, replicas=replicas)
     told = answers.tell(found.model, setting, slo)
     every = limits.limits(found.model, setting, slo, found.around)
-    bill = None if options.price is None or needed.at is None else _bill(options.price, needed)
+    bill = None if price is None else _bill(price, needed)
     routers = answers.balancing(found.model, setting, slo) if replicas > 1 else None
     if options.json:
         print_json(_document(found.model, options.run, slo, needed, told, every, bill, routers))
@@ -93,11 +95,9 @@ def _setting(options: argparse.Namespace, model: Calibrated) -> Setting:
     )
 
 
-def _bill(price_id: str, needed: Needed) -> Bill | None:
+def _bill(price: Price, needed: Needed) -> Bill | None:
     from lab.measure.planner import answers
-    from lab.run import prices
 
-    price = prices.find(price_id)
     if needed.replicas is None or needed.at is None:
         return None
     return answers.bill(price, needed.replicas, needed.at.predicted.goodput_rps)

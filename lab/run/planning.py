@@ -121,6 +121,7 @@ def block(
         summary,
         (requests.done_ns[own] - requests.due_ns[own]) / 1e9,
         due_s=(requests.due_ns[order] - window.start_ns) / 1e9,
+        took_s=np.where(requests.outcome == OK, (requests.done_ns - requests.due_ns) / 1e9, np.nan)[order],
         window_s=((window.measured_from_ns - window.start_ns) / 1e9, (window.end_ns - window.start_ns) / 1e9),
         users=None if closed is None else closed.concurrency,
         think_s=0.0 if closed is None else closed.think_s,

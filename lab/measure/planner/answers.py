@@ -128,7 +128,9 @@ def needed(model: Calibrated, setting: Setting, slo: Slo, headroom: float = HEAD
         return nothing(f"Not even {MOST_REPLICAS:,} replicas keep {objective_label(slo)} at this rate.")
     span = model.trust.span(metric_of(slo), fitted=model.is_fitted(setting))
     low = high = None
-    if span is not None:  # the truth is predicted ÷ (1 + error), so the objective is to be kept within × (1 + error)
+    if span is not None and not model.is_scaled(
+        setting
+    ):  # the truth is predicted ÷ (1 + error), so the objective is to be kept within × (1 + error)
         high, low = enough(_times(slo, 1 + span[0])), enough(_times(slo, 1 + span[1]))
     at = tell(model, at_rate(setting, setting.rate_rps, replicas), slo, seed=seed)
     return Needed(setting.rate_rps, headroom, replicas, low, high, at)
@@ -153,7 +155,7 @@ def _told(model: Calibrated, setting: Setting, found: Prediction) -> Told:
     fitted = model.is_fitted(setting)
     bounds: dict[str, Bounds] = {}
     load = setting.rate_rps / model.capacity_rps(setting)
-    if load <= MOST_USED:
+    if load <= MOST_USED and not model.is_scaled(setting):
         values: Mapping[str, float | None] = {
             metric: getattr(found, metric)
             for metric in ("throughput_rps", "latency_p50_s", "latency_p95_s", "latency_p99_s")

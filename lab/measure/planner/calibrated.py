@@ -219,9 +219,12 @@ class Calibrated:
 
     def is_fitted(self, setting: Setting) -> bool:
         """Whether blocks of this setting were measured, at whatever rate."""
+        return not self.is_scaled(setting) and heldout.setting(self.model_of(setting)) in self.ranges.settings
+
+    def is_scaled(self, setting: Setting) -> bool:
+        """Whether it is found by scaling, of which no block was held out."""
         precision = setting.precision or self.model.precision
-        known = heldout.setting(self.model_of(setting)) in self.ranges.settings
-        return known and setting.accelerator is None and precision in (self.steps or self.services)
+        return setting.accelerator is not None or precision not in (self.steps or self.services)
 
     def measured_like(self, setting: Setting) -> tuple[Point, ...]:
         """The blocks of just this setting, at whatever rate."""

@@ -37,14 +37,17 @@ def _no_tokens() -> Int64s:
 @dataclass(frozen=True)
 class Measured:
     """One block: what was served, its figures, and the latencies of its successes in seconds (of due in the window).
-    For a replay also what was asked: `due_s`, every arrival in seconds from its start, ascending, with the tokens of
-    its prompt and answer where there are any; `users` of a closed loop; the measured window. `label` names the block;
-    `number` is its place in time; a `reference` block calibrates and is not judged itself."""
+
+    For a replay also what was asked: `due_s`, every arrival in seconds from its start, ascending, with how long its
+    answer took (NaN: none came) and the tokens of its prompt and answer where there are any; `users` of a closed loop;
+    the measured window. `label` names the block; `number` is its place in time; a `reference` block calibrates and is
+    not judged itself."""
 
     model: ModelSpec
     summary: Summary
     latency_s: Floats
     due_s: Floats = field(default_factory=_none)
+    took_s: Floats = field(default_factory=_none)
     window_s: tuple[float, float] = (0.0, 0.0)
     users: int | None = None
     think_s: float = 0.0

@@ -15,7 +15,7 @@ import numpy as np
 from lab.measure.pace import Floats
 from lab.measure.percentile import percentile
 from lab.measure.planner.calibration import QUIET_QUEUE, Measured, rules
-from lab.measure.planner.service import Seen, Service, divided, fit, line, misfit, spread_of
+from lab.measure.planner.service import Seen, Service, divided, fit, line, misfit
 from lab.measure.planner.simulator import Users, simulate
 from lab.measure.summary import Summary
 
@@ -31,6 +31,10 @@ PAUSES_S = tuple(float(pause_s) for pause_s in np.geomspace(0.0001, 0.02, 12))
 NOTICES_S = (0.0, 0.0001, 0.0002, 0.0004)
 INSIDES = (0.4, 0.6, 0.8, 1.0)
 """Tried for the other two."""
+FEWEST = 30
+"""Requests that met nobody, below which nothing is said of scatter."""
+LEAST_INSIDE = 0.05
+"""Of what a request took, the server's share that is at least assumed where it was quicker than what is outside."""
 WEIGHTS = {0.5: 1.0, 0.95: 1.0, 0.99: 0.5}
 """How much a replay's percentile counts."""
 
@@ -88,10 +92,11 @@ class Calibrator:
         return Tuned(asleep_s, notice_s, inside)
 
     def _fit(self, numbers: Sequence[int], how: Tuned) -> Service:
-        told = [self._told(number, how.asleep_s) for number in numbers]
-        quiet = [b for number in numbers if _quiet((b := self._blocks[number]).summary) and len(b.latency_s)]
-        scatter = [spread_of(b.latency_s, _outside(b.summary) + (b.summary.queue_mean_s or 0.0)) for b in quiet]
-        found = fit(told, np.concatenate(scatter) if scatter else None, how.asleep_s)
+        found = fit([self._told(number, how.asleep_s) for number in numbers], None, how.asleep_s)
+        scatter = [_scatter(self._blocks[number], found) for number in numbers]
+        spread = np.concatenate(scatter) if scatter else np.empty(0)
+        if len(spread) >= FEWEST:
+            found = replace(found, spread=spread / spread.mean())
         return replace(divided(found, how.inside), notice_s=how.notice_s)
 
     def _told(self, number: int, asleep_s: float) -> Seen:
@@ -190,6 +195,25 @@ def _awake(seen: Seen, pauses: dict[int, Floats], asleep_s: float) -> Seen:
     made = {size: float(np.minimum(1.0, idle_s / asleep_s).mean()) for size, idle_s in pauses.items()}
     woken = {size: made[min(made, key=lambda other: abs(other - size))] for size in seen.batch_s}
     return replace(seen, woken=woken)
+
+
+def _scatter(block: Measured, found: Service) -> Floats:
+    """How long those took that met nobody: in an open loop without a delay, whoever came when all before were answered
+    was taken alone and at once. Relative to what is expected after such a pause, with a mean of 1, so that the block's
+    own speed is not in it."""
+    of = rules(block.model)
+    if block.users is not None or of.instances > 1 or (of.delay_s and of.max_batch_size > 1) or len(block.took_s) < 2:
+        return np.empty(0)
+    done_s = block.due_s + block.took_s
+    before_s = np.maximum.accumulate(np.where(np.isnan(done_s), -np.inf, done_s))[:-1]
+    idle_s = block.due_s[1:] - before_s
+    alone = (idle_s > 0) & np.isfinite(idle_s) & ~np.isnan(block.took_s[1:])
+    if not alone.any():
+        return np.empty(0)
+    took_s = block.took_s[1:][alone]
+    inside_s = np.maximum(took_s - found.outside_s.mean(), LEAST_INSIDE * took_s)
+    relative = inside_s / (found.mean_s(1) + found.wake_s * np.minimum(1.0, idle_s[alone] / found.asleep_s))
+    return np.asarray(relative / relative.mean(), float)
 
 
 def _quiet(found: Summary) -> bool:

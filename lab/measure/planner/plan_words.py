@@ -66,7 +66,7 @@ def figure(told: Told, metric: str) -> tuple[str, str]:
         return format_metric(metric, value), format_range(low, high, lambda one: format_metric(metric, one))
     if told.busy:
         return format_metric(metric, value), f"above {format_fraction(MOST_USED)} of capacity: no interval"
-    return format_metric(metric, value), "no such setting was held out: no interval"
+    return format_metric(metric, value), "nothing like it was held out: no interval"
 
 
 def needed_sentence(found: Needed, slo: Slo) -> str:

@@ -73,7 +73,7 @@ def on_accelerator(
     slower, computing = bandwidth / there.read_bandwidth_bytes_s, arithmetic / reached
     told = (
         f"{accelerator.name} was not measured: scaled by its bandwidth ({format_ratio(1 / slower)} this machine's) and "
-        f"its arithmetic ({format_ratio(1 / computing)}), data sheet of {accelerator.as_of}, certainty "
-        f"{accelerator.certainty}. It is a bound: starting kernels and the server's own work do not get faster"
+        f"its arithmetic ({format_ratio(1 / computing)}), by {accelerator.source} ({accelerator.as_of}, certainty "
+        f"{accelerator.certainty}). It is a bound: starting kernels and the server's own work do not get faster"
     )
     return steps.scaled(fixed=slower, row=computing, held=slower, read=computing), told

@@ -122,7 +122,7 @@ def steady(fixed_s: float, item_s: float = 0.0, outside_s: float = 0.0) -> Servi
 def fit(blocks: Sequence[Seen], spread: Floats | None = None, asleep_s: float = 0.001) -> Service:
     """The plane through all batches of all blocks, least squares by executions, no part negative.
 
-    `spread`: relative deviations of single batches from it, such as `spread_of` finds; none when None.
+    `spread`: relative deviations of single batches from it; none when None.
     InputError when no block says how long its batches took."""
     rows = [row for block in blocks for row in block.counted]
     if not rows:
@@ -165,15 +165,6 @@ def divided(service: Service, inside: float) -> Service:
     if outside_s.mean() > 0:
         outside_s = outside_s * mean_s / outside_s.mean()
     return replace(service, spread=1 + inside * apart, outside_s=outside_s)
-
-
-def spread_of(alone_s: Floats, outside_s: float) -> Floats:
-    """How single executions scatter, seen from requests that met nobody: their latencies less what is outside, over
-    the mean. What a client's own jitter adds is in it, which errs to the side of caution. Empty of fewer than two."""
-    if len(alone_s) < 2:
-        return np.empty(0)
-    inside = np.maximum(alone_s - outside_s, 0.05 * alone_s)
-    return np.asarray(inside / inside.mean(), float)
 
 
 def line(size: Floats, seconds: Floats, weight: Floats) -> tuple[float, float]:

@@ -148,7 +148,10 @@ def _controls(model: Calibrated, own: Slo) -> tuple[Setting, Slo, float]:
             format_func="{:g}".format,
         )
         delay_s = delay_ms / 1e3
-    precision = second[2].selectbox("Precision", model.precisions, key="p_precision", bind="query-params")
+    own_precision = model.precisions.index(model.model.precision)
+    precision = second[2].selectbox(
+        "Precision", model.precisions, own_precision, key="p_precision", bind="query-params"
+    )
     replicas = second[3].slider("Replicas", 1, MOST_REPLICAS, 1, key="p_replicas", bind="query-params")
     names = [HERE, *(row.name for row in accelerators.catalogue())] if model.is_engine and model.machine else [HERE]
     name = second[4].selectbox(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lab.errors import InputError
-from lab.measure.planner.service import Seen, Service, divided, fit, spread_of, steady
+from lab.measure.planner.service import Seen, Service, divided, fit, steady
 from lab.measure.planner.simulator import Rules, Users, simulate
 
 
@@ -120,11 +120,6 @@ def test_of_one_size_only_the_whole_is_known():
 def test_without_batches_there_is_nothing_to_calibrate_on():
     with pytest.raises(InputError, match="nothing to calibrate on"):
         fit([Seen({1: 0.010}, {})])
-
-
-def test_spread_is_relative_and_of_mean_one():
-    spread = spread_of(np.array([0.011, 0.013, 0.015]), outside_s=0.001)
-    assert spread == pytest.approx(np.array([10, 12, 14]) / 12)
 
 
 SCATTERED = Service(0.004, 0.001, np.array([0.5, 1.0, 1.5]), np.array([0.001, 0.002]), 0.0005, 0.003, 0.010, 0.0002)

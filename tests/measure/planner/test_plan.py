@@ -1,0 +1,311 @@
+"""Whole plans from servers whose answer is known on paper."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lab.errors import InputError
+from lab.measure.floors import Machine
+from lab.measure.planner import accelerators, answers, limits, plan_words, scaling
+from lab.measure.planner.accelerators import Accelerator
+from lab.measure.planner.calibrated import Calibrated, Ranges, Setting
+from lab.measure.planner.heldout import HeldOut, Trust
+from lab.measure.planner.limits import Surroundings
+from lab.measure.planner.planner import Prediction
+from lab.measure.planner.scaling import Format
+from lab.measure.planner.service import Service, steady
+from lab.measure.planner.steps import Steps
+from lab.measure.prices import Price
+from lab.spec import Batching, ModelSpec, Slo
+
+METRICS = ("throughput_rps", "latency_p50_s", "latency_p95_s", "latency_p99_s")
+
+
+def trusted(*errors: float) -> Trust:
+    """Held-out blocks that were so far off in every metric."""
+    none = Prediction(1.0, None, None, None, None, None, None)
+    return Trust(
+        tuple(HeldOut("a", n, 1.0, 0.5, True, none, {}, dict.fromkeys(METRICS, e)) for n, e in enumerate(errors)), {}
+    )
+
+
+def queue(service: Service | None = None, *, size: int = 1, trust: Trust | None = None) -> Calibrated:
+    """A server of 10 ms a request, up to 100 a second, measured from 10 to 80."""
+    spec = ModelSpec(name="digits", batching=None if size == 1 else Batching(max_batch_size=size))
+    ranges = Ranges((10.0, 80.0), 1.0 * size, frozenset({(None,) if size == 1 else (size, 0)}), ("fp32",))
+    return Calibrated(spec, ranges, trust or trusted(0.1, -0.1), services={"fp32": service or steady(0.010)})
+
+
+def engine(**changes: object) -> Calibrated:
+    """10 ms a step, whoever shares it; a token of a prompt takes 1 ms; 9 tokens in, 11 out."""
+    spec = ModelSpec(name="llm", max_batch_size=4, max_request_tokens=64)
+    found = Calibrated(
+        spec,
+        Ranges((1.0, 20.0), 4.0, frozenset({("continuous", 4)}), ("bf16",)),
+        trusted(0.05),
+        steps={"bf16": Steps(0.010, read_token_s=0.001)},
+        formats={"bf16": Format("bf16", 200e6, 1000.0), "int8": Format("int8", 100e6, 1000.0, predicted=True)},
+        machine=Machine(50e9, {"bf16": 400e9, "int8": 800e9}),
+        prompt_tokens=9,
+        output_tokens=11,
+    )
+    return replace(found, **changes)
+
+
+# --- replicas -----------------------------------------------------------------------------------------------------
+
+
+def test_a_target_below_the_floor_is_met_by_no_number_of_replicas():
+    found = answers.needed(queue(steady(0.008)), Setting(50), Slo(latency_s=0.005, percentile=0.95))
+    assert found.replicas is None
+    assert found.why == "No number of replicas reaches 5 ms: one request alone takes 8.0 ms."
+    assert plan_words.needed_sentence(found, Slo(latency_s=0.005)) == found.why
+
+
+def test_a_delay_is_part_of_the_floor():
+    held = Setting(50, max_batch_size=8, delay_s=0.020)
+    assert answers.needed(queue(steady(0.008)), held, Slo(latency_s=0.020, percentile=0.95)).replicas is None
+    assert answers.needed(queue(steady(0.008)), replace(held, delay_s=0.0), Slo(latency_s=0.020)).replicas is not None
+
+
+def test_replicas_follow_the_rate():
+    slo = Slo(latency_s=0.5, percentile=0.95)  # half a second is fifty services: only capacity counts
+    numbers = {rate: answers.needed(queue(), Setting(rate), slo, 0.0).replicas for rate in (50, 250, 950)}
+    assert numbers == {50: 1, 250: 3, 950: 10}
+
+
+def test_headroom_asks_for_more():
+    slo = Slo(latency_s=0.5, percentile=0.95)
+    assert answers.needed(queue(), Setting(95), slo, 0.0).replicas == 1
+    assert answers.needed(queue(), Setting(95), slo, 0.2).replicas == 2
+    with pytest.raises(InputError, match="headroom -1: allowed is 0 to 10"):
+        answers.needed(queue(), Setting(95), slo, -1)
+
+
+def test_what_held_out_blocks_were_off_widens_the_number():
+    slo = Slo(latency_s=0.030, percentile=0.95)
+    sure, doubtful = (
+        answers.needed(queue(trust=trusted(*errors)), Setting(400), slo, 0.0)
+        for errors in ((0.0,), (0.5, -0.4))
+    )  # fmt: skip
+    assert (sure.low, sure.high) == (sure.replicas, sure.replicas)
+    assert doubtful.low <= doubtful.replicas < doubtful.high
+    assert "at best" in plan_words.needed_sentence(doubtful, slo)
+
+
+def test_more_replicas_than_anybody_has_is_said():
+    found = answers.needed(queue(), Setting(1e6), Slo(latency_s=1.0))
+    assert found.replicas is None and "More than 1,024 replicas" in found.why
+
+
+def test_no_more_replicas_are_worse():
+    slo = Slo(latency_s=0.025, percentile=0.95)
+    shares = [answers.tell(queue(), Setting(300, n), slo).predicted.slo_attainment_fraction for n in (4, 5, 6, 10)]
+    assert shares == sorted(shares)
+
+
+# --- intervals and what is outside --------------------------------------------------------------------------------
+
+
+def test_a_prediction_has_the_interval_of_held_out_errors():
+    told = answers.tell(queue(trust=trusted(0.25, -0.2)), Setting(50), None)
+    low, high = told.bounds["latency_p95_s"]
+    assert (low, high) == pytest.approx((told.predicted.latency_p95_s / 1.25, told.predicted.latency_p95_s / 0.8))
+
+
+def test_above_85_percent_there_is_none():
+    told = answers.tell(queue(), Setting(90), None)
+    assert told.busy and not told.bounds
+    assert plan_words.figure(told, "latency_p95_s")[1] == "above 85 % of capacity: no interval"
+
+
+def test_how_far_outside_is_said():
+    model = queue(size=8)
+    inside = answers.tell(model, Setting(50), None)
+    assert inside.outside == ()
+    more = answers.tell(model, Setting(160), None).outside
+    assert any("2.0× the highest rate measured" in text for text in more)
+    other = answers.tell(model, Setting(50, 3, max_batch_size=4, delay_s=0.005), None).outside
+    assert any("batches of up to 4 with a delay of 5 ms: not measured" in text for text in other)
+    assert any("more than one replica" in text for text in other)
+
+
+def test_a_seed_fixes_a_plan():
+    slo = Slo(latency_s=0.030, percentile=0.95)
+    for model in (queue(), engine()):
+        twice = [answers.tell(model, Setting(15, 2), slo, seed=4).predicted for _ in range(2)]
+        assert twice[0] == twice[1]
+        balanced = [answers.balancing(model, Setting(15, 2), slo, seed=4) for _ in range(2)]
+        assert balanced[0] == balanced[1]
+    assert (
+        answers.tell(queue(), Setting(70), slo, seed=5).predicted != answers.tell(queue(), Setting(70), slo).predicted
+    )
+
+
+def test_what_cannot_be_asked_is_refused_in_one_line():
+    with pytest.raises(InputError, match=r"precision 'int8': not measured in this run.* allowed: fp32"):
+        answers.tell(queue(), Setting(10, precision="int8"), None)
+    with pytest.raises(InputError, match="accelerator 'T4': what digits takes here is mostly the server's own work"):
+        answers.tell(queue(), Setting(10, accelerator=T4), None)
+    with pytest.raises(InputError, match="delay 2 ms: a language model's engine holds nobody back"):
+        answers.tell(engine(), Setting(1, delay_s=0.002), None)
+    with pytest.raises(InputError, match="replicas 1: one replica has nothing to be balanced"):
+        answers.balancing(queue(), Setting(10), None)
+
+
+# --- precision and accelerators -----------------------------------------------------------------------------------
+
+T4 = Accelerator(
+    name="T4",
+    memory_gib=15.0,
+    bandwidth_gb_s=320.0,
+    fp16_tflops_dense=65.0,
+    int8_tops_dense=130.0,
+    fp8_tflops_dense=None,
+    source="data sheet",
+    as_of="2026-11",
+    certainty="high",
+)
+
+
+def test_half_the_bytes_are_half_the_fixed_part_of_a_step():
+    steps, told = scaling.in_precision(
+        Steps(0.010, 0.001, 1e-5, 0.002, 0.004),
+        Format("bf16", 200e6, 1000.0),
+        Format("int8", 100e6, 500.0),
+        Machine(50e9, {"bf16": 400e9, "int8": 800e9}),
+    )
+    assert (steps.write_fixed_s, steps.write_row_s, steps.write_held_s) == pytest.approx((0.005, 0.001, 0.5e-5))
+    assert steps.read_token_s == pytest.approx(0.002)  # int8 is multiplied twice as fast
+    assert "int8 was not measured: scaled from bf16" in told
+
+
+def test_an_accelerator_is_scaled_by_its_data_sheet_and_called_a_bound():
+    told = answers.tell(engine(), Setting(4, accelerator=T4), None)
+    steps, _ = engine().server(Setting(4, accelerator=T4))
+    assert steps.write_fixed_s == pytest.approx(0.010 * 50 / 320)
+    assert steps.read_token_s == pytest.approx(0.001 * 0.4 / 65)
+    assert not told.fitted and not told.bounds  # no block of it was held out
+    assert any("T4 was not measured" in text and "It is a bound" in text for text in told.outside)
+
+
+def test_an_accelerator_needs_a_machine_that_was_probed():
+    with pytest.raises(InputError, match="does not say what its own machine reads and multiplies"):
+        engine(machine=None).server(Setting(4, accelerator=T4))
+    bare = T4.model_copy(update={"fp16_tflops_dense": None})
+    with pytest.raises(InputError, match="gives no rate for bf16"):
+        engine().server(Setting(4, accelerator=bare))
+
+
+ROW = "name,memory_gib,bandwidth_gb_s,fp16_tflops_dense,int8_tops_dense,fp8_tflops_dense,source,as_of,certainty\n"
+
+
+def test_accelerator_rows_are_read_with_their_source():
+    (found,) = accelerators.read(f"{accelerators.FORMAT}\n{ROW}L4,22.5,300,121,242,,NVIDIA,2026-11,medium\n")
+    assert (found.memory_bytes, found.fp8_tflops_dense, found.source) == (22.5 * 2**30, None, "NVIDIA")
+    assert found.machine.arithmetic("int8") == 242e12 and found.machine.arithmetic("fp32") is None
+
+
+@pytest.mark.parametrize(("row", "says"), [
+    ("L4,22.5,-300,121,242,,NVIDIA,2026-11,medium", "row 1: bandwidth_gb_s"),
+    ("L4,22.5,,121,242,,NVIDIA,2026-11,medium", "row 1: bandwidth_gb_s"),
+    ("L4,22.5,inf,121,242,,NVIDIA,2026-11,medium", "row 1: bandwidth_gb_s"),
+    ("L4,22.5,300,121,242,,,2026-11,medium", "row 1: source"),
+    ("L4,22.5,300,121,242,,NVIDIA,November,medium", "row 1: as_of"),
+    ("L4,22.5,300,121,242,,NVIDIA,2026-11,sure", "row 1: certainty"),
+    ("L4,22.5,300,121,242,,NVIDIA, Inc,2026-11,high", "row 1: holds more fields"),
+    ("L4,1,1,1,1,1,x,2026,low\nL4,1,1,1,1,1,x,2026,low", "row 2: name 'L4' stands there twice"),
+    ("", "0 rows"),
+])  # fmt: skip
+def test_a_row_that_cannot_be_right_is_refused(row, says):
+    with pytest.raises(InputError, match=says):
+        accelerators.read(ROW + row)
+
+
+# --- what breaks first, routers, the bill -------------------------------------------------------------------------
+
+
+def test_the_queue_breaks_before_the_server_is_full():
+    found = limits.limits(queue(), Setting(50), Slo(latency_s=0.030, percentile=0.95), Surroundings())
+    assert limits.first(found).name == "queue"
+    rates = {one.name: one.rate_rps for one in found}
+    assert 50 < rates["queue"] < rates["batch limit"] == pytest.approx(100)
+    assert (rates["memory"], rates["client"], rates["network"]) == (None, None, None)
+    assert "What breaks first: the queue." in plan_words.limit_sentence(limits.first(found))
+
+
+def test_a_patient_objective_breaks_at_full_batches():
+    found = limits.limits(queue(size=4), Setting(50), Slo(latency_s=60.0, percentile=0.95), Surroundings())
+    assert limits.first(found).name == "batch limit"
+
+
+def test_what_one_request_takes_breaks_before_any_load():
+    found = limits.limits(queue(), Setting(50), Slo(latency_s=0.005), Surroundings())
+    assert (limits.first(found).name, limits.first(found).rate_rps) == ("service time", 0.0)
+
+
+def test_memory_client_and_network_have_rates_of_their_own():
+    around = Surroundings(
+        memory_bytes=1e9,
+        replica_bytes=4e8,
+        client_core_s=0.02,
+        client_cores=2,
+        request_bytes=1250.0,
+        network_bits_s=1e6,
+    )
+    found = {
+        one.name: one for one in limits.limits(queue(), Setting(50), Slo(latency_s=0.030, percentile=0.95), around)
+    }
+    assert found["client"].rate_rps == pytest.approx(100)  # two cores, 20 ms each
+    assert found["network"].rate_rps == pytest.approx(100)  # a million bits a second, ten thousand each
+    assert found["memory"].rate_rps == pytest.approx(2 * found["queue"].rate_rps)  # two fit
+    assert (found["network"].known, found["client"].known) == ("assumed", "measured")
+
+
+def test_a_cache_that_holds_fewer_answers_than_places_breaks():
+    room = limits.limits(engine(), Setting(5), Slo(latency_s=5.0), Surroundings())
+    assert next(one for one in room if one.name == "KV cache").rate_rps is None
+    # 200 MB of weights and two answers of 20 tokens, 1,000 bytes each: half the places.
+    tiny = T4.model_copy(update={"memory_gib": (200e6 + 2 * 20 * 1000.0) / 2**30})
+    small = limits.limits(engine(), Setting(5, accelerator=tiny), Slo(latency_s=5.0), Surroundings())
+    cache = next(one for one in small if one.name == "KV cache")
+    assert cache.rate_rps == pytest.approx(engine().capacity_rps(Setting(5, accelerator=tiny)) / 2)
+    none = T4.model_copy(update={"memory_gib": 0.1})
+    (memory,) = [
+        one for one in limits.limits(engine(), Setting(5, accelerator=none), Slo(latency_s=5.0), Surroundings())
+        if one.name == "memory"
+    ]  # fmt: skip
+    assert memory.rate_rps == 0.0 and "do not fit" in memory.text
+
+
+def test_an_engines_capacity_is_full_steps_and_its_prompts():
+    # 11 tokens in steps of four take 27.5 ms of an answer, its prompt 9 ms.
+    assert engine().capacity_rps(Setting(1)) == pytest.approx(1 / 0.0365)
+
+
+def test_a_router_that_looks_has_the_shorter_tail():
+    scattered = Service(0.010, 0.0, np.random.default_rng(0).exponential(1.0, 4000), np.array([0.0]))
+    found = answers.balancing(queue(scattered), Setting(340, 4), Slo(latency_s=0.1))
+    assert (
+        found["least_outstanding"].latency_p99_s
+        < found["two_choices"].latency_p99_s
+        < found["round_robin"].latency_p99_s
+    )
+    assert "Predicted p99 behind round robin" in plan_words.balancing_sentence(found)
+
+
+def test_a_machine_is_paid_whole():
+    price = Price("us", "any", "H100-80GB", 8, "on_demand", 16.0, "list", "2026-11", "high")
+    found = answers.bill(price, 9, 1000.0)
+    assert (found.machines, found.usd_per_hour, found.usd_per_month) == (2, 32.0, 32.0 * 730)
+    assert found.usd_per_million == pytest.approx(32 / 3.6)
+    assert answers.bill(price, 9, None).usd_per_million is None
+
+
+def test_trust_is_told_with_the_worst():
+    text = plan_words.trust_sentence(trusted(0.02, -0.1, 0.05))
+    assert text.startswith("Left out and predicted, 3 blocks of this run: throughput within 5 % (worst 10 %)")
+    assert "the machine's own noise is not known" in text
