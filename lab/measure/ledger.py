@@ -3,6 +3,7 @@
     weights      elements × bits of the served precision; in integer formats embedding and head take 8 bits, norms 32
     scales       float32, one a row in 8 bits, one a group of a row in 4
     zero-points  of 4 bits; they lie in the lowest bits of their scales and take no room of their own
+    adapters     rank × (in + out) of each projection that one changes, 16 bits each
     KV cache     2 × layers × key heads × head size × bytes × tokens, in the cache's own precision
     activations  what the largest step holds at a time besides
     workspace    tables of rotations, and logits
@@ -73,8 +74,8 @@ class Ledger:
 class Measured:
     """What a process and its engine showed, in bytes. `idle`: written by the process itself once the model was loaded
     and before it was asked anything; `held`: after it was asked; `libraries`: pages of files in memory by then.
-    `weights` and `scales` are what the engine allocated, `cache` the room for keys and values, which takes memory only
-    as tokens come."""
+    `weights`, `scales` and `adapters` are what the engine allocated, `cache` the room for keys and values, which takes
+    memory only as tokens come."""
 
     idle: float | None = None
     held: float | None = None
@@ -82,6 +83,7 @@ class Measured:
     weights: float | None = None
     scales: float | None = None
     cache: float | None = None
+    adapters: float | None = None
 
 
 @dataclass(frozen=True)
@@ -114,9 +116,12 @@ def kv_bytes_per_token(config: Mapping[str, Any], precision: Precision) -> int:
     return heads * (_head_dim(config) * BITS[precision] // 8 + scales)
 
 
-def predict(config: Mapping[str, Any], spec: ModelSpec, workload: Workload | None = None) -> Ledger:
+def predict(
+    config: Mapping[str, Any], spec: ModelSpec, workload: Workload | None = None, adapter_bytes: float | None = None
+) -> Ledger:
     """What serving `spec` with the weights of a Llama's `config` (config.json as a dict) takes under `workload`, whose
-    requests fill as much of the cache as they can hold together; without one, all places with full requests."""
+    requests fill as much of the cache as they can hold together; without one, all places with full requests.
+    `adapter_bytes`: of its adapters, which are no matter of the config; None where it has none."""
     integer, bits = spec.precision in INTEGER, BITS[spec.precision]
     layers, head, norms, rows = _elements(config)
     head_bits, norm_bits = (HEAD_BITS, 32) if integer else (bits, 32 if spec.precision == "bf16" else bits)
@@ -152,6 +157,11 @@ def predict(config: Mapping[str, Any], spec: ModelSpec, workload: Workload | Non
                 + (f"group of {spec.group_size} weights, one a row of the embedding" if bits == 4 else "row")
                 if integer
                 else "nothing is quantized",
+            ),
+            *(
+                [Predicted("adapters", adapter_bytes, f"{len(spec.adapters)} of them, A and B × 2 bytes")]
+                if adapter_bytes is not None
+                else []
             ),
             Predicted("zero-points", 0, "in the lowest 4 bits of their scales" if bits == 4 else "none in this format"),
             Predicted(
@@ -203,11 +213,15 @@ def compare(predicted: Ledger, measured: Measured) -> list[Row]:
     idle = None if measured.idle is None else measured.idle - predicted.taken_at_once
     loaded = None if measured.held is None or idle is None else max(0.0, measured.held - idle)
     runtime = None if idle is None or taken is None else idle - taken
-    all_ = ("weights", "scales", *parts, "runtime", "libraries")
+    adapted = any(one.name == "adapters" for one in predicted.rows)
+    if adapted and runtime is not None:
+        runtime = None if measured.adapters is None else runtime - measured.adapters
+    all_ = ("weights", "scales", *(["adapters"] if adapted else []), *parts, "runtime", "libraries")
     in_memory = None if measured.held is None or measured.libraries is None else measured.held + measured.libraries
     return [
         told("weights", measured.weights),
         told("scales", measured.scales) if quantized else row("scales", None, "nothing is quantized"),
+        *([told("adapters", measured.adapters)] if adapted else []),
         row("zero-points", None, predicted["zero-points"].formula),
         told("KV cache, room", measured.cache),
         *(row(name, None, "a part of what is held under load") for name in parts),

@@ -27,11 +27,13 @@ from lab.measure.summary import Summary
 from lab.measure.words import level_label
 from lab.run import quality
 from lab.run.folder import RunFolder
-from lab.serve import weights
-from lab.spec import Cell, Experiment, Workload, parse, plain
+from lab.serve import adapters, weights
+from lab.spec import Cell, Experiment, ModelSpec, Workload, parse, plain
 from lab.watch.probe import Probe, probe
 
 Report = Callable[[str], None]
+ADAPTER_BYTES = 2
+"""Of an element of an adapter's A and B as the compiled engine keeps them."""
 
 
 def prepare(folder: RunFolder, experiment: Experiment, report: Report) -> None:
@@ -42,6 +44,12 @@ def prepare(folder: RunFolder, experiment: Experiment, report: Report) -> None:
         weights.prepare(model)
     for name, model in {cell.model.weights: cell.model for cell in cells if cell.model.family == "llm"}.items():
         folder.event("limits", weights=name, config=weights.model_config(model), machine=asdict(probe()))
+    for model in {cell.model.adapters: cell.model for cell in cells if cell.model.adapters}.values():
+        stopping.check()
+        report(f"{len(model.adapters)} adapters: taught where they are not yet, which takes seconds each")
+        weights.prepare(model)
+        sizes = adapters.elements(model)
+        folder.event("adapters", adapters=list(model.adapters), bytes=ADAPTER_BYTES * sum(sizes.values()))
 
 
 def evaluate(folder: RunFolder, experiment: Experiment, report: Report) -> None:
@@ -157,10 +165,11 @@ def _steps_of(cell: Cell, block: Block, told: Told) -> tuple[list[dict[str, Any]
     """(rows of the ledger, mean decode step). Without a cache there is no such step: each reads whole texts."""
     model, summary = cell.model, block.summary
     config = told.configs.get(model.weights) if model.family == "llm" else None
-    if config is None:
+    if config is None or model.merge_adapters:  # which are several processes
         return None, None
     idle, held, loads = _since_load(told.events, model.name, block.number)
-    predicted = max((ledger.predict(config, model, load) for load in loads), key=lambda p: p.held_tokens)
+    of_adapters = next((e["bytes"] for e in told.events if e["kind"] == "adapters" and same_adapters(e, model)), None)
+    predicted = max((ledger.predict(config, model, load, of_adapters) for load in loads), key=lambda p: p.held_tokens)
     whole, scales = summary.engine_weight_bytes, summary.engine_scale_bytes
     measured = Measured(
         idle=None if idle is None else idle["own_bytes"],
@@ -169,11 +178,16 @@ def _steps_of(cell: Cell, block: Block, told: Told) -> tuple[list[dict[str, Any]
         weights=None if whole is None else whole - (scales or 0.0),
         scales=scales,
         cache=summary.engine_cache_bytes,
+        adapters=summary.engine_adapter_bytes,
     )
     rows = [asdict(row) | {"error_fraction": row.error_fraction} for row in ledger.compare(predicted, measured)]
     if told.machine is None or not model.kv_cache:
         return rows, None
     return rows, steps.step(summary, predicted, model.precision, told.machine)
+
+
+def same_adapters(event: Mapping[str, Any], model: ModelSpec) -> bool:
+    return bool(model.adapters) and list(event["adapters"]) == list(model.adapters)
 
 
 def _beside(

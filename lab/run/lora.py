@@ -19,6 +19,7 @@ from lab.measure.footprint import Footprint, copies, together
 from lab.run.bench import Bench
 from lab.run.conversation import request, stream
 from lab.run.copies import served_as
+from lab.run.formats import ADAPTER_BYTES
 from lab.serve import adapters, weights
 from lab.serve.lora.lessons import Lesson, asked_as, lessons
 from lab.serve.triton import Server
@@ -28,9 +29,6 @@ from lab.watch.host import model_processes
 
 ANSWER_TOKENS = 24
 AT_ONCE = 8
-HALF_BYTES = 2
-"""Of an element of A and B as the compiled engine keeps them."""
-
 Report = Callable[[str], None]
 
 
@@ -41,9 +39,8 @@ def examine(bench: Bench, experiment: Experiment, report: Report) -> None:
     server = bench.server
     if adapted is None or not isinstance(server, Server) or server.managed is None:
         return
-    report(f"{len(adapted.adapters)} adapters: taught where they are not yet, which takes seconds each")
     for spec in specs:
-        weights.prepare(spec)
+        weights.prepare(spec)  # the copies too
     base = set_paths(adapted, [("adapters", [])])
     answers = {name: _Answers(lesson) for name, lesson in lessons().items() if name in adapted.adapter_names}
     _base(bench, server, base, answers)
@@ -99,7 +96,7 @@ def _adapters(bench: Bench, server: Server, adapted: ModelSpec, answers: dict[st
             "lora_adapter",
             name=name,
             bytes=told["loaded"].get(name),
-            predicted_bytes=HALF_BYTES * sizes[name],
+            predicted_bytes=ADAPTER_BYTES * sizes[name],
             load_s=told["load_s"].get(name),
             process_bytes=_alone(server, adapted.name),
         )

@@ -188,3 +188,20 @@ def test_a_cache_taken_at_once_is_no_part_of_the_runtime():
     assert row["under load"].measured_bytes == 10 * MIB + at_once
     parts = ("weights", "scales", "under load", "runtime", "libraries")
     assert sum(row[name].measured_bytes or 0 for name in parts) == row["whole process"].measured_bytes
+
+
+def test_adapters_are_a_row_of_their_own_where_there_are_some():
+    """16 of rank 8 on q (576 → 576) and v (576 → 192), 30 layers, 2 bytes: 8 × (1152 + 768) × 30 × 2 × 16."""
+    size = 16 * 2 * 30 * 8 * (1152 + 768)
+    spec = ModelSpec(name="llm", adapters=("tea", "json"))
+    found = compare(
+        predict(SMOLLM2, spec, None, size),
+        Measured(idle=900e6, held=950e6, libraries=1e6, weights=269e6, adapters=size),
+    )
+    by_name = {row.name: row for row in found}
+    assert by_name["adapters"].predicted_bytes == by_name["adapters"].measured_bytes == size == 14_745_600
+    without = {row.name: row for row in compare(predict(SMOLLM2, spec), Measured(idle=900e6, weights=269e6))}
+    assert "adapters" not in without
+    whole = "whole process"
+    assert by_name[whole].predicted_bytes == without[whole].predicted_bytes + size
+    assert by_name["runtime"].measured_bytes == without["runtime"].measured_bytes - size
