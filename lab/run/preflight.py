@@ -16,6 +16,7 @@ from lab.measure.samples import is_compared_by_sample
 from lab.measure.summary import Summary
 from lab.measure.words import join
 from lab.run import devices
+from lab.run.copies import served_as
 from lab.serve import installation, record, repository, weights
 from lab.serve.address import address
 from lab.spec import Cell, Experiment, ModelSpec, Trace, Workload, nearest, plain
@@ -46,7 +47,8 @@ def check(experiment: Experiment, url: str | None = None) -> None:
             raise InputError("a fleet is loaded and unloaded, which only the lab's own Triton allows; leave out --url")
         return
     fleet = () if experiment.fleet is None else experiment.fleet.others
-    for model in [*fleet, *experiment.neighbours, *(cell.model for cell in experiment.cells())]:
+    served = [own for cell in experiment.cells() for own in served_as(cell.model)]
+    for model in [*fleet, *experiment.neighbours, *served]:
         check_model(model)
     if record.read() is None and (lacks := installation.missing()):
         raise ServerError("Triton cannot run here; it needs " + "; ".join(f"{what}: {how}" for what, how in lacks))

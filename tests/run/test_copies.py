@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 
+from lab.errors import InputError
 from lab.measure.records import TELEMETRY
 from lab.run.copies import served_as, summed
+from lab.serve import repository
 from lab.spec import ModelSpec
 
 
@@ -16,6 +19,9 @@ def test_merged_adapters_are_a_model_each() -> None:
     assert [first.adapters, second.adapters] == [("tea",), ("Big-One=/somewhere",)]
     assert {(own.family, own.precision, own.merge_adapters) for own in (first, second)} == {("llm", "int8", True)}
     assert served_as(first) == [first]
+    repository.check(first)
+    with pytest.raises(InputError, match="merge_adapters with 2 adapters is as many models; allowed: one adapter"):
+        repository.check(spec)
     shared = ModelSpec(name="llm", adapters=("tea", "json"))
     assert served_as(shared) == [shared]
 
