@@ -22,6 +22,7 @@ COMMANDS = {
     "batch": "a file of inputs through a model into a file of answers; goes on where it was stopped",
     "search": "the highest rate that meets an objective",
     "sweep": "many settings of a few knobs under one load: which are worth having",
+    "engines": "the same prompts to the lab's engine and to others', in one table",
     "leak": "load and unload a model again and again: does its memory come back?",
     "quantize": "find the integer weights of a language model ahead of time",
     "quality": "what a format costs in quality, beside the unquantized weights",

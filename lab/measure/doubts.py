@@ -31,10 +31,22 @@ def doubts(say: Telling, found: Sequence[Comparison], *, unmeasured: int, of: in
         what = "one or more repeats" if first.repeats else "this load"
         more = f" The same goes for {plural(len(partly) - 1, 'other comparison')}." if len(partly) > 1 else ""
         parts.append(f"{say.where(first)} {what} had to be left out: {first.left_out[0].text}{more}")
+    parts.append(_could_have_told(say, found))
     parts.append(_kept_up(say, found))
     if found and max(c.repeats for c in found) == 1:
         parts.append("One repeat only: take the figures as rough.")
     return " ".join(part for part in parts if part)
+
+
+def _could_have_told(say: Telling, found: Sequence[Comparison]) -> str:
+    """Where no level can be told from the baseline anywhere: what would have shown, and how long 5 % would take."""
+    effects = [c.effects[say.judge.primary] for c in found]
+    if not found or any(effect.verdict != "no detectable difference" for effect in effects):
+        return ""
+    seconds = power.measured_s(*(side.blocks for c in found for side in (c.base, c.cell))) / len(found)
+    said = [(power.detectable_fraction(effect) or 0.0, power.told(effect, seconds)) for effect in effects]
+    best = min((one for one in said if one[1]), default=None)
+    return "" if best is None else f"{best[1][0].upper()}{best[1][1:]}."
 
 
 def more_repeats(c: Comparison, effect: Effect, judge: Judge) -> str:

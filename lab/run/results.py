@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lab.errors import FolderError, InputError, RunError
-from lab.measure import fleet_words, lora
+from lab.measure import fleet_words, lora, noise
 from lab.measure.answers import unequal
+from lab.measure.compare import Effect
 from lab.measure.ending import Course, ending
 from lab.measure.fleet import fleet
 from lab.measure.problems import clock_step, near_ceiling
@@ -23,7 +24,7 @@ from lab.measure.records import OK, OUTCOMES, Requests, Window
 from lab.measure.server import ServerDelta, server_delta
 from lab.measure.summary import Summary, summarize
 from lab.measure.verdict import CellResult, Verdict, verdict
-from lab.run import designs, formats, swept, traced
+from lab.run import designs, formats, passport, swept, traced
 from lab.run.copies import served_as, summed
 from lab.run.folder import RunFolder
 from lab.run.plan import cell_blocks, level_blocks
@@ -96,6 +97,7 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
     answers = next((_without_stamp(e) for e in events if e["kind"] == "answers"), None)
     ended = ending(state, message, _course(experiment, events, blocks))
     found = _verdict(experiment, blocks, told, over=state not in ACTIVE)
+    found = replace(found, text=f"{found.text} {_noise(folder, experiment, found, blocks)}".rstrip())
     if experiment.judge is None and ended:
         found = replace(found, text="")  # how it ended is all there is to say
     if answers is not None and (differ := _unequal(experiment, answers)):
@@ -320,6 +322,22 @@ def _verdict(experiment: Experiment, blocks: list[BlockResult], told: formats.To
         (cells[b.cell].factors.get(factor) if factor else None, b.summary) for b in blocks if b.role == "saturation"
     ]
     return verdict(experiment, grouped, saturation, over=over, quality=formats.quality_of(experiment, told))
+
+
+def _noise(folder: RunFolder, experiment: Experiment, found: Verdict, blocks: list[BlockResult]) -> str:
+    """Where a difference was told that is no larger than what equals differ by on this machine; "" without a passport
+    of it."""
+    kept = None if experiment.judge is None else passport.read(folder.document["environment"])
+    if kept is None or experiment.judge is None:
+        return ""
+    repeats = 1 + max((block.repeat for block in blocks if block.role == "cell"), default=0)
+    names = Effect.__dataclass_fields__
+    told = (
+        noise.told(Effect(**{name: effect[name] for name in names}), kept, repeats)
+        for effect in found.effects
+        if effect["metric"] == experiment.judge.primary
+    )
+    return next((text for text in told if text), "")
 
 
 def _unequal(experiment: Experiment, answers: dict[str, Any]) -> str:

@@ -57,11 +57,21 @@ def swept(
                 {"cell": event["cell"], "factors": factors, "figures": nothing, "met": False, "why": event["text"]}
             )
     usable = [point["figures"] if point["why"] is None else dict.fromkeys(figures) for point in points]
-    for point, on in zip(points, pareto.frontier(usable, figures), strict=True):
+    # A figure that some setting lacks would keep it off the frontier for that alone.
+    measured = [values for values in usable if any(value is not None for value in values.values())]
+    judged = {n: way for n, way in figures.items() if all(values[n] is not None for values in measured)}
+    for point, on in zip(points, pareto.frontier(usable, judged), strict=True):
         point["frontier"] = on
     first = next(iter(figures))
     shares = pareto.importance([p["factors"] for p in points], [figure[first] for figure in usable])
-    whole = {"better": figures, "points": points, "importance": shares, "combinations": len(cells)}
+    left_out = [name for name in figures if name not in judged]
+    whole = {
+        "better": figures,
+        "left_out": left_out,
+        "points": points,
+        "importance": shares,
+        "combinations": len(cells),
+    }
     return {**whole, "text": told(whole)}
 
 
@@ -73,14 +83,18 @@ def told(found: dict[str, Any]) -> str:
         return f"None of {len(points)} settings gave figures that can be compared."
     best = max(on, key=lambda point: point["figures"][first] or 0.0)
     label = ", ".join(level_label(path, level) for path, level in best["factors"].items())
-    names = join([metric_label(name) for name in found["better"]])
+    names = join([metric_label(name) for name in found["better"] if name not in found["left_out"]])
+    verb = "is" if len(on) == 1 else "are"
     said = [
-        f"{len(on)} of {len(points)} settings are worth having: nothing is better in {names} at once.",
+        f"{len(on)} of {len(points)} settings {verb} worth having: nothing is better in {names} at once.",
         f"The highest {metric_label(first)}, {format_metric(first, best['figures'][first])}, is with {label}.",
     ]
     if found["importance"]:
         knob, share = next(iter(found["importance"].items()))
         said.append(f"{knob.rsplit('.', 1)[-1].replace('_', ' ').capitalize()} explains {100 * share:.0f} % of it.")
+    if found["left_out"]:
+        missing = join([metric_label(name) for name in found["left_out"]])
+        said.append(f"Not judged by {missing}, which was not measured for every setting.")
     failed = sum(point["why"] is not None for point in points)
     if failed:
         said.append(f"{failed} could not be used; the list says why.")

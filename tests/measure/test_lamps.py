@@ -95,7 +95,7 @@ def figures(requests: Requests) -> dict[str, Any]:
     return summarize(requests, window=window, planned=len(requests), slo=Slo(latency_s=0.5)).to_dict()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(RECORDS)
 def test_of_any_records_percentiles_are_monotone_and_nothing_is_lost(records: list[tuple[int, int, int, int]]) -> None:
     found = figures(of(records))
@@ -107,7 +107,7 @@ def test_of_any_records_percentiles_are_monotone_and_nothing_is_lost(records: li
     assert found["goodput_rps"] is None or found["goodput_rps"] <= (found["throughput_rps"] or 0) + 1e-9
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(RECORDS, RECORDS)
 def test_workers_records_merged_are_pooled_and_never_averaged(
     a: list[tuple[int, int, int, int]], b: list[tuple[int, int, int, int]]

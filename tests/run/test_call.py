@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from lab.__main__ import main
 from lab.errors import InputError, ServerError
 from lab.run.call import call
 from lab.run.given import Wishes, first_request, given_of
-from lab.serve import borrowed
+from lab.serve import borrowed, traces
 from lab.serve.described import describe
 from lab.serve.triton import Server
 from lab.spec import Batching
@@ -117,3 +119,18 @@ def _until(condition, limit_s: float = 30.0) -> None:  # type: ignore[no-untyped
     while not condition():
         assert time.monotonic() < deadline, "it did not come to pass"
         time.sleep(0.05)
+
+
+def test_a_traced_run_says_where_each_request_was(triton_server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """The means of the parts are the mean of the latency, nearly every answer is traced, and the files are gone."""
+    arguments = ["--model", "null", "--rate", "200", "--duration", "1.5", "--warmup", "0.3", "--trace", "--json"]
+    assert main(["load", *arguments]) == 0
+    found = json.loads(capsys.readouterr().out)
+    traced = found["trace"]
+    assert traced["traced"] >= 0.95 * traced["of"] > 100
+    means = {name: part["mean"] for name, part in traced["parts"].items()}
+    latency = means.pop("latency")
+    assert sum(means.values()) == pytest.approx(latency) and min(means.values()) >= 0
+    assert means["queue"] == pytest.approx(found["summary"]["queue_mean_s"], rel=0.5, abs=2e-4)
+    assert len(traced["slowest"]) == 5 and triton_server.managed is not None
+    assert traces.files(Path(triton_server.managed.log)) == []

@@ -25,7 +25,10 @@ from tests.show.conftest import DONE, FAILED, KV_CACHE, LLM_BATCHING, LLM_LOAD, 
 from tests.show.synthetic import Author, batching_run
 
 PROJECT = Path(__file__).parents[2]
-PAGES = ("start", "batching", "quantization", "kv_cache", "scheduling", "memory", "try_it", "live", "runs", "system")
+PAGES = (
+    *("start", "batching", "quantization", "kv_cache", "scheduling", "memory", "try_it", "live", "runs", "system"),
+    *("your_server", "sweep", "tail", "trust"),
+)
 GOING = "20261130-020202-load-goes"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lab.measure import pareto
 from lab.measure.words import format_fraction, format_metric, level_label, metric_label
 from lab.show import theme
 from lab.show.charts.figure import Chart, append, floats, log_axis, log_range, nothing_to_draw
@@ -46,9 +47,16 @@ def probes(search: Mapping[str, Any], percentile: float) -> Chart:
     if search["highest_rps"]:
         shapes.append(_limit(x=search["highest_rps"]))
     low = min(100 * p["attained"] for p in drawn)
+    rates = sorted({p["rate_rps"] for p in drawn})
+    ticks = sorted({rates[0], search["highest_rps"] or rates[0], rates[-1]})
     layout = theme.layout(
         height=340,
-        xaxis=log_axis("offered, requests a second", log_range([p["rate_rps"] for p in drawn], least_decades=0.5)),
+        xaxis=log_axis(
+            "offered, requests a second",
+            log_range(rates, least_decades=0.5),
+            tickvals=ticks,
+            ticktext=[f"{rate:,.4g}" for rate in ticks],
+        ),
         yaxis=theme.axis("served in time, %", range=[max(low - 5, 0), 101.5], rangemode="normal"),
         shapes=shapes,
     )
@@ -76,7 +84,11 @@ def frontier(sweep: Mapping[str, Any]) -> Chart:
             points.append((values[0], values[1], label, point["frontier"], point["why"]))
     if not points:
         return nothing_to_draw(title, notes[0] if notes else "no setting was measured")
-    on = sorted(p for p in points if p[3])
+    # The line joins what is best in these two figures; a point off it may be on the frontier for a third.
+    best = pareto.frontier(
+        [{"x": p[0], "y": p[1]} for p in points], {"x": sweep["better"][x_name], "y": sweep["better"][y_name]}
+    )
+    on = sorted(p for p, told in zip(points, best, strict=True) if told and p[3])
     line = {
         "type": "scatter",
         "mode": "lines",
@@ -154,11 +166,11 @@ def heat(sweep: Mapping[str, Any]) -> Chart:
         if value is not None and point["why"] is None:
             i, j = levels[1].index(point["factors"][b]), levels[0].index(point["factors"][a])
             best[i, j] = np.nanmax([best[i, j], value])
-    x, y = [level_label(a, level) for level in levels[0]], [level_label(b, level) for level in levels[1]]
+    x, y = ([level_label(k, level) for level in own] for k, own in zip((a, b), levels, strict=True))
     text = [["not measured" if np.isnan(v) else format_metric(first, float(v)) for v in row] for row in best]
     trace = {
         "type": "heatmap",
-        "x": x,
+        "x": [label.replace(", ", "<br>") for label in x],
         "y": y,
         "z": [[None if np.isnan(v) else float(v) for v in row] for row in best],
         "text": text,
@@ -171,8 +183,8 @@ def heat(sweep: Mapping[str, Any]) -> Chart:
         "textfont": {"size": 13, "color": "@ink"},
     }
     layout = theme.layout(
-        height=110 + 56 * len(y),
-        margin={"l": 64, "r": 24, "t": 40, "b": 16},
+        height=130 + 56 * len(y),
+        margin={"l": 64, "r": 24, "t": 60, "b": 16},
         xaxis=theme.axis("", type="category", side="top", showline=False, ticks="", tickangle=0),
         yaxis=theme.axis("", type="category", autorange="reversed", showline=False, ticks=""),
     )

@@ -66,7 +66,9 @@ def _search(folder: RunFolder, found: dict[str, Any]) -> None:
 
 
 def _sweep(found: dict[str, Any]) -> None:
-    st.markdown(f"#### {found['text']}")
+    head, _, rest = found["text"].partition(". ")
+    st.markdown(f"#### {head.rstrip('.')}.")
+    st.markdown(rest)
     chart.show(tuning.frontier(found), key="p_frontier")
     left, right = st.columns(2, gap="large")
     with left:
@@ -93,7 +95,11 @@ def _sweep(found: dict[str, Any]) -> None:
 
 
 def _factorial(found: dict[str, Any]) -> None:
-    st.markdown(f"#### {found['text'] or 'Not every combination was measured, so there are no effects to tell.'}")
+    head, _, rest = (found["text"] or "Not every combination was measured, so there are no effects to tell.").partition(
+        ". "
+    )
+    st.markdown(f"#### {head.rstrip('.')}.")
+    st.markdown(rest)
     if not found["figures"]:
         return
     labels = [metric_label(figure["metric"]) for figure in found["figures"]]
