@@ -86,6 +86,7 @@ def workers_for(experiment: Experiment, one: Ceiling | None) -> int:
     asked = experiment.workload.workers
     rates = [arrival.rate_rps for cell in experiment.cells() if isinstance(arrival := cell.workload.arrival, Poisson)]
     highest = max((rate for rate in rates if rate is not None), default=0.0)
-    if one is None or not highest:
-        return asked
+    given = experiment.workload.given
+    if one is None or not highest or (given is not None and given.sequence_length is not None):
+        return asked  # the requests of a sequence must leave one process in their order
     return max(asked, min(math.ceil(highest / (NEAR * one.rate_rps)), len(os.sched_getaffinity(0))))

@@ -81,6 +81,12 @@ def _check_given(cell: Cell) -> None:
             raise InputError(
                 f"workload.{field} {value} is given for family {family}; only family {join(families)} has it"
             )
+    given = workload.given
+    if given is not None and given.sequence_length is not None and workload.workers > 1:
+        raise InputError(
+            f"workload.workers {workload.workers} with sequences, whose requests must leave one process in their "
+            "order; allowed: 1"
+        )
     if (workload.given is not None) != (family == "given"):
         what = "lacks what it is asked" if workload.given is None else "is asked what the lab knows"
         raise InputError(f"workload.given: a model of family {family} {what}; family given has it, and only that")

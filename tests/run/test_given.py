@@ -134,3 +134,21 @@ def test_the_labs_own_models_are_known_and_a_vllm_backend_too() -> None:
     vllm = [{"name": n, "data_type": "TYPE_STRING", "dims": ["1"]} for n in names]
     found = stranger(*vllm, name="vllm_model", max_batch_size=0, model_transaction_policy={"decoupled": True})
     assert plan(found, Wishes()).model == {"name": "vllm_model", "family": "llm"}
+
+
+def test_sequences_leave_one_process() -> None:
+    from lab.run import preflight
+    from lab.run.catalogue import single
+    from lab.run.gauge import Ceiling, workers_for
+
+    found = plan(stranger({**IDS, "dims": ["4"]}, sequence_batching={}), Wishes())
+    asked = {
+        "arrival": {"kind": "poisson", "rate_rps": 5000.0},
+        "duration_s": 1.0,
+        "protocol": "grpc",
+        **found.workload,
+    }
+    experiment = single(found.model, asked)
+    assert workers_for(experiment, Ceiling(100.0, 1, "")) == 1
+    with pytest.raises(InputError, match="must leave one process"):
+        preflight.check(single(found.model, {**asked, "workers": 2}), "grpc://127.0.0.1:8001")
