@@ -7,10 +7,9 @@ so that opening an old run need not read its records again.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from lab.errors import FolderError, InputError, RunError
@@ -19,31 +18,18 @@ from lab.measure.answers import unequal
 from lab.measure.compare import Effect
 from lab.measure.ending import Course, ending
 from lab.measure.fleet import fleet
-from lab.measure.problems import clock_step, near_ceiling
-from lab.measure.records import OK, OUTCOMES, Requests, Window
-from lab.measure.server import ServerDelta, server_delta
-from lab.measure.summary import Summary, summarize
+from lab.measure.records import OK, OUTCOMES
+from lab.measure.summary import Summary
 from lab.measure.verdict import CellResult, Verdict, verdict
 from lab.run import designs, formats, passport, swept, traced
-from lab.run.copies import served_as, summed
+from lab.run.blocks import BlockResult as BlockResult
+from lab.run.blocks import between as between
+from lab.run.blocks import block_results as block_results
+from lab.run.blocks import delta as delta
 from lab.run.folder import RunFolder
 from lab.run.plan import cell_blocks, level_blocks
 from lab.run.status import ACTIVE
-from lab.spec import ClosedLoop, Experiment, ModelSpec, Workload, parse
-
-
-@dataclass(frozen=True)
-class BlockResult:
-    """One measured block: what it was and what came of it."""
-
-    number: int
-    role: str
-    cell: int
-    repeat: int
-    model: str
-    window: Window
-    requests: Requests
-    summary: Summary
+from lab.spec import Experiment, parse
 
 
 def document(folder: RunFolder) -> dict[str, Any]:
@@ -172,81 +158,6 @@ def single(document: dict[str, Any]) -> dict[str, Any]:
         "formats": document.get("formats"),
         "problems": document["problems"],
     }
-
-
-def block_results(folder: RunFolder, experiment: Experiment) -> list[BlockResult]:
-    """Every block of the run that began, in order, summarised."""
-    events = folder.events()
-    starts = [e for e in events if e["kind"] == "block_start"]
-    if not starts:
-        return []
-    ends = {e["block"]: e for e in events if e["kind"] == "block_end"}
-    table = folder.read("requests")
-    server, telemetry = folder.read("server"), folder.read("telemetry")
-    ceiling_rps = next((e["rate_rps"] for e in events if e["kind"] == "ceiling"), None)
-    results = []
-    for start in starts:
-        requests = Requests.from_table(table, block=start["block"])
-        end = ends.get(start["block"]) or _unfinished(start, requests)
-        window = Window(start["start_ns"], start["measured_from_ns"], max(end["end_ns"], start["measured_from_ns"]))
-        name, served = start["model"]["name"], served_as(parse(ModelSpec, start["model"]))
-        watched = between(telemetry, window.start_ns, window.end_ns)
-        if len(served) > 1:
-            watched = summed(watched, [own.name for own in served], name)
-        summary = summarize(
-            requests,
-            window=window,
-            planned=end["planned"],
-            slo=experiment.slo,
-            server=delta(server, name, window) if len(served) == 1 else None,
-            telemetry=watched,
-            model=name,
-            closed_loop=isinstance(parse(Workload, start["workload"]).arrival, ClosedLoop),
-        )
-        summary = _doubted(summary, start, ends.get(start["block"]), ceiling_rps)
-        results.append(
-            BlockResult(
-                start["block"],
-                start["role"],
-                start["cell"],
-                start["repeat"],
-                name,
-                window,
-                requests,
-                summary,
-            )
-        )
-    return results
-
-
-def _doubted(summary: Summary, start: dict[str, Any], end: dict[str, Any] | None, ceiling_rps: float | None) -> Summary:
-    """With what the records themselves do not show: how much of the load generator the block used, and whether the
-    clock on the wall was set meanwhile."""
-    unary = start["workload"]["protocol"] == "grpc" and start["model"]["family"] != "llm"
-    stepped_s = 0.0
-    if end is not None and "wall_ns" in start and "wall_ns" in end:
-        stepped_s = ((end["wall_ns"] - start["wall_ns"]) - (end["t_ns"] - start["t_ns"])) / 1e9
-    more = (near_ceiling(summary.sent_rps, ceiling_rps if unary else None), clock_step(stepped_s))
-    found = (*summary.problems, *(problem for problem in more if problem is not None))
-    return replace(summary, problems=tuple(sorted(found, key=lambda problem: not problem.forbids_verdict)))
-
-
-def _unfinished(start: dict[str, Any], requests: Requests) -> dict[str, Any]:
-    """The end of a block that goes on, or whose runner was killed: the last moment of which anything is known."""
-    last_ns = int(requests.done_ns.max()) if len(requests) else start["start_ns"]
-    return {"planned": start["planned"], "end_ns": min(last_ns, start["end_ns"])}
-
-
-def delta(server: pa.Table, model: str, window: Window) -> ServerDelta | None:
-    """What Triton counted for `model` inside the window; None when it was never scraped."""
-    if server.num_rows == 0:
-        return None
-    return server_delta(server, model, window.measured_from_ns, window.end_ns)
-
-
-def between(table: pa.Table, from_ns: int, to_ns: int) -> pa.Table:
-    """The rows of a stamped table with from_ns <= t_ns < to_ns."""
-    return table.filter(pc.and_(pc.greater_equal(table["t_ns"], from_ns), pc.less(table["t_ns"], to_ns)))
 
 
 def baseline_saturation(folder: RunFolder, experiment: Experiment) -> float | None:
