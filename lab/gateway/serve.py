@@ -22,6 +22,7 @@ from pathlib import Path
 
 import uvicorn
 
+from lab import priority
 from lab.errors import InputError, LabError, ServerError
 from lab.gateway.app import make_app
 from lab.gateway.core import Gateway, Settings
@@ -61,6 +62,8 @@ class Wishes:
 def serve(wishes: Wishes) -> None:
     """Until SIGINT or SIGTERM; answers under way are finished. InputError for a port that is taken, ServerError when
     there is nothing to serve."""
+    with suppress(OSError):  # it serves, as Triton does, and goes first where that is allowed
+        os.setpriority(os.PRIO_PROCESS, 0, priority.MEASURED)
     routes = Routes()
     listening = _listen(wishes.host, wishes.port)
     with listening, _triton(wishes, routes) as server:
