@@ -179,8 +179,7 @@ def _charts(found: Sequence[Side], called: Sequence[str], other: int) -> None:
                 effects = {label: v.effects[metric] for label, v in pairs.items() if metric in v.effects}
                 if effects:
                     floor = max((v.noise_floors.get(metric, 0.0) for v in pairs.values()), default=0.0) or None
-                    drawn = compare.ratios(effects, called[0], floor)
-                    chart.show(drawn, key=f"c_ratio_{metric_label(metric)}")
+                    chart.show(compare.ratios(effects, called[0], floor), key=f"c_ratio_{metric_label(metric)}")
 
 
 # --- what is read, kept for a moment -------------------------------------------------------------------------------
