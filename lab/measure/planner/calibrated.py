@@ -253,8 +253,7 @@ class Calibrated:
             words = (
                 "requests alone"
                 if batching is None
-                else f"batches of up to {batching.max_batch_size} with a delay of "
-                f"{format_setting_s(batching.max_queue_delay_us / 1e6)}"
+                else f"batches of up to {batching.max_batch_size} {_delay(batching.max_queue_delay_us / 1e6)}"
             )
             told.append(f"{words}: not measured in this run, though other batching was")
         if self.is_engine and not self.is_fitted(setting) and model.max_batch_size != self.model.max_batch_size:
@@ -262,6 +261,10 @@ class Calibrated:
         if setting.replicas > 1:
             told.append("more than one replica: no run had several; each is taken to have a machine like this one")
         return tuple(told)
+
+
+def _delay(delay_s: float) -> str:
+    return f"with a delay of {format_setting_s(delay_s)}" if delay_s else "without a delay"
 
 
 def mean(tokens: Lengths) -> float:

@@ -198,11 +198,12 @@ def _awake(seen: Seen, pauses: dict[int, Floats], asleep_s: float) -> Seen:
 
 
 def _scatter(block: Measured, found: Service) -> Floats:
-    """How long those took that met nobody: in an open loop without a delay, whoever came when all before were answered
-    was taken alone and at once. Relative to what is expected after such a pause, with a mean of 1, so that the block's
-    own speed is not in it."""
+    """How long those took that met nobody, in a quiet block; in a busy one the same stall is seen by many. In an open
+    loop without a delay, whoever came when all before were answered was taken alone and at once. Relative to what is
+    expected after such a pause, with a mean of 1, so that the block's own speed is not in it."""
     of = rules(block.model)
-    if block.users is not None or of.instances > 1 or (of.delay_s and of.max_batch_size > 1) or len(block.took_s) < 2:
+    gathers = of.delay_s > 0 and of.max_batch_size > 1
+    if block.users is not None or of.instances > 1 or gathers or len(block.took_s) < 2 or not _quiet(block.summary):
         return np.empty(0)
     done_s = block.due_s + block.took_s
     before_s = np.maximum.accumulate(np.where(np.isnan(done_s), -np.inf, done_s))[:-1]

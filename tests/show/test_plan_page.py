@@ -1,0 +1,131 @@
+"""The page Plan in every state, by Streamlit's AppTest, and `lab plan` on the same runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lab.__main__ import main
+from lab.measure.planner import calibrator, heldout
+from tests.show.conftest import DONE, KV_CACHE, LLM_BATCHING, LLM_LOAD, STOPPED
+from tests.show.test_pages import charts, open_page, words
+
+
+@pytest.fixture(autouse=True)
+def rough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages are tested here and not how far off a plan is: a few short replays will do."""
+    monkeypatch.setattr(heldout, "FOLDS", 2)
+    monkeypatch.setattr(calibrator, "SHOWN", 2)
+    monkeypatch.setattr(calibrator, "REPLAYED", 200)
+
+
+def test_it_says_first_how_far_off_it_is_and_then_what_if(full_home: Path) -> None:
+    app = open_page("plan", run=DONE)
+    assert not app.exception and not app.error
+    said = words(app)
+    assert "Left out and predicted" in said and "Two blocks of one cell are" in said
+    assert said.index("Left out and predicted") < said.index("Predicted: ")
+    assert len(app.metric) <= 4
+    assert [len(data["figure"]["data"]) <= 4 for data in charts(app)] == [True] * 3
+    assert all(data["alt"] for data in charts(app))
+
+
+def test_predictions_are_drawn_apart_and_say_so(full_home: Path) -> None:
+    drawn = charts(open_page("plan", run=DONE))[2]["figure"]["data"]
+    by_name = {trace["name"]: trace for trace in drawn}
+    assert by_name["predicted"]["line"]["dash"] == "dash"
+    assert by_name["predicted, band of held-out errors"]["fillpattern"]["shape"] == "/"
+    assert by_name["measured"]["mode"] == "markers"
+    assert by_name["predicted: what you ask"]["marker"]["symbol"].endswith("-open")
+
+
+def test_everything_stands_in_the_link(full_home: Path) -> None:
+    app = open_page("plan", run=DONE, p_batch="8", p_delay="2", p_replicas="3", p_ms="25", p_view="Balancing")
+    assert not app.exception and not app.error
+    said = words(app)
+    assert "on 3 replicas" in said and "95 % within 25 ms" in said
+    assert "Predicted p99 behind round robin" in said
+    assert "batches of up to 8 with a delay of 2 ms: not measured in this run" in said
+
+
+@pytest.mark.parametrize("view", ["Replicas and cost", "What breaks first", "Balancing"])
+def test_each_view_says_its_answer(view: str, full_home: Path) -> None:
+    app = open_page("plan", run=LLM_BATCHING, p_view=view)
+    assert not app.exception and not app.error
+    told = {
+        "Replicas and cost": "on all day",
+        "What breaks first": "What breaks first: the ",
+        "Balancing": "One replica has nothing to be balanced against",
+    }
+    assert told[view] in words(app)
+
+
+def test_a_target_below_the_floor_is_said(full_home: Path) -> None:
+    app = open_page("plan", run=DONE, p_ms="0.1")
+    assert not app.exception and not app.error
+    assert "No number of replicas reaches 0.1 ms: one request alone takes" in words(app)
+    assert [card.value for card in app.metric][2:] == ["n/a", "n/a"]
+
+
+@pytest.mark.parametrize(
+    ("run", "why"),
+    [(LLM_LOAD, "no block of it can be left out"), (KV_CACHE, None), (STOPPED, None)],
+)
+def test_a_run_that_cannot_be_planned_from_says_which_can(run: str, why: str | None, full_home: Path) -> None:
+    app = open_page("plan", run=run)
+    assert not app.exception and not app.error
+    if why is not None:
+        assert why in words(app)
+        assert {"p_run_batching", "p_run_llm_batching"} <= {button.key for button in app.button}
+
+
+def test_nothing_measured_yet(empty_home: Path) -> None:
+    app = open_page("plan")
+    assert not app.exception and not app.error
+
+
+def test_a_bad_link_falls_back(full_home: Path) -> None:
+    app = open_page("plan", run=DONE, p_batch="9999", p_delay="soon", p_replicas="-3", p_acc="TPU", p_qps="nan")
+    assert not app.exception and not app.error
+
+
+# --- the command --------------------------------------------------------------------------------------------------
+
+
+def test_the_command_prints_the_same(full_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", DONE, "--qps", "400", "--p95-ms", "20", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["needed"]["replicas"] == 1
+    assert found["held_out"]["fitted"]["latency_p95_s"]["n"] > 0
+    low, high = found["predicted"]["intervals"]["latency_p95_s"]
+    assert low <= found["predicted"]["latency_p95_s"] <= high
+    assert main(["plan", DONE, "--qps", "400", "--p95-ms", "20"]) == 0
+    assert "Predicted: 1 replica keeps 95 % within 20 ms at 400 req/s" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--qps", "0"], "--qps 0: allowed is above 0"),
+        (["--qps", "nan"], "--qps nan"),
+        (["--qps", "10", "--p95-ms", "-1"], "--p95-ms -1: allowed is above 0"),
+        (["--qps", "10", "--precision", "int7"], "--precision 'int7': not known of this run"),
+        (["--qps", "10", "--accelerator", "H100"], "accelerator 'H100': there is none"),
+        (["--qps", "10", "--accelerator", "T4"], "which no data sheet scales"),
+        (["--qps", "10", "--batch", "0"], "--batch 0: allowed is 1 to 1,024"),
+        (["--qps", "10", "--headroom", "-1"], "headroom -1: allowed is 0 to 10"),
+        (["--qps", "10", "--price", "free"], "price 'free': there is none"),
+    ],
+)
+def test_a_wrong_question_is_one_line(
+    more: list[str], says: str, full_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", DONE, *more]) == 2
+    told = capsys.readouterr().err
+    assert says in told and told.count("\n") == 1
+
+
+@pytest.mark.parametrize("run", [LLM_LOAD, "20261130-000000-no-such-run"])
+def test_a_run_without_calibration_is_refused(run: str, full_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", run, "--qps", "10"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
