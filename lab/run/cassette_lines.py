@@ -107,7 +107,8 @@ def requests(table: pa.Table, block: int, origin_ns: int) -> dict[str, Any]:
     done = rows["done_ns"].to_pylist()
     return {
         "block": block,
-        "request": _written(_steps(rows["request"].to_pylist())),
+        "first": rows["request"][0].as_py() if rows.num_rows else 0,
+        "request": _written(_steps(rows["request"].to_pylist())[1:]),
         "due": _steps(due),
         "lag": _written([None if s is None else round((s - d) / 1e3) for s, d in _pairs(rows, "sent_ns", "due_ns")]),
         "took": [round((t - d) / 1e3) for t, d in zip(done, rows["due_ns"].to_pylist(), strict=True)],
@@ -139,7 +140,7 @@ def _requests_table(lines: Sequence[dict[str, Any]]) -> pa.Table:
         n = len(line["due"])
         due = [t * REQUEST_NS for t in accumulate(_each(line["due"]))]
         columns: dict[str, Any] = {"block": [int(line["block"])] * n, "due_ns": due}
-        columns["request"] = list(accumulate(_column(line["request"], n)))
+        columns["request"] = list(accumulate([int(line["first"]), *_column(line["request"], n - 1)])) if n else []
         lags = _column(line["lag"], n)
         columns["sent_ns"] = [None if lag is None else d + lag * 1_000 for lag, d in zip(lags, due, strict=True)]
         columns["done_ns"] = [d + took * 1_000 for took, d in zip(_column(line["took"], n), due, strict=True)]

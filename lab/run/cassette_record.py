@@ -64,7 +64,7 @@ class Thinning:
         """In words; `generated`: there are answers that came in chunks."""
         yield f"Counters and memory every {self.every_s} s, figures to {DIGITS} digits, times to a microsecond."
         if self.requests > 1:
-            yield f"1 in {self.requests} requests is kept."
+            yield f"Of the cells' requests 1 in {self.requests} is kept, of what else was asked none."
         if generated and self.chunks > 1:
             yield f"The arrival of every chunk is kept for 1 answer in {self.chunks}, the first chunk's for all."
 
@@ -106,7 +106,7 @@ def record(run_id: str, limit_bytes: int = LIMIT_BYTES) -> tuple[str, Manifest]:
     for thinning in LADDER:
         if thinning.requests == 1 and thinning.chunks > 1 and not run.generated:
             continue  # there are no chunks to thin
-        if thinning.requests > 1 and whole / thinning.requests > SLACK * limit_bytes:
+        if thinning.requests > 1 and whole / thinning.requests > 2 * SLACK * limit_bytes:
             continue  # far too large, as it can be told without writing it
         lines = [*told, *map(_text, run.records(thinning))]
         body = "\n".join(lines) + "\n"
@@ -196,7 +196,11 @@ class _Run:
         yield from cassette_lines.events([_event(event, self.origin_ns) for event in self.events])
 
     def records(self, thinning: Thinning) -> Iterator[dict[str, Any]]:
-        requests = _kept(self.streams["requests"], thinning)
+        requests = self.streams["requests"]
+        if thinning.requests > 1:
+            asked = [e["block"] for e in self.events if e["kind"] == "block_start" and e.get("role") != "saturation"]
+            requests = requests.filter(pc.is_in(requests["block"], pa.array(asked, pa.int32())))
+        requests = _kept(requests, thinning)
         for block in pc.unique(requests["block"]).to_pylist():
             yield {"requests": cassette_lines.requests(requests, block, self.origin_ns)}
         for name, fields in (("server", COUNTERS), ("telemetry", READINGS)):

@@ -69,7 +69,7 @@ def test_its_figures_are_the_whole_runs_whatever_was_thinned(
 ) -> None:
     was = results.document(RunFolder.open(BATCHING))
     text, manifest = cassette_record.record(BATCHING, 130_000)
-    assert manifest.requests_one_in > 1 and any(f"1 in {manifest.requests_one_in}" in t for t in manifest.thinned)
+    assert manifest.requests_one_in > 1 and any(f"1 in {manifest.requests_one_in} is kept" in t for t in manifest.thinned)
     path = kept(tmp_path, text)
     monkeypatch.setenv("LAB_HOME", str(tmp_path / "elsewhere"))
     folder = cassette.unpacked(path, manifest)
@@ -82,14 +82,16 @@ def test_its_figures_are_the_whole_runs_whatever_was_thinned(
             )
         assert after["summary"]["notes"] == before["summary"]["notes"]
     assert now["problems"][0]["code"] == "recorded" and manifest.commit in now["problems"][0]["text"]
-    share = folder.read("requests").num_rows / rows_of_all(home)
+    share = folder.read("requests").num_rows / rows_of_cells(home)
     assert share == pytest.approx(1 / manifest.requests_one_in, rel=0.1)
 
 
-def rows_of_all(home: Path) -> int:
+def rows_of_cells(home: Path) -> int:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAB_HOME", str(home))
-        return RunFolder.open(BATCHING).read("requests").num_rows
+        folder = RunFolder.open(BATCHING)
+        cells = [e["block"] for e in folder.events() if e["kind"] == "block_start" and e["role"] == "cell"]
+        return sum(len(Requests.from_table(folder.read("requests"), block=block)) for block in cells)
 
 
 def test_an_unpacked_one_is_beside_the_runs_and_never_among_them(
