@@ -113,7 +113,8 @@ def holds(found: Lora) -> bool | None:
 
 
 def sentences(found: Lora) -> list[str]:
-    return [said for said in (memory(found), speed(found), loading(found), taught(found)) if said]
+    """The verdict; how long loading takes is the rest of the story."""
+    return [said for said in (memory(found), speed(found), taught(found)) if said]
 
 
 def memory(found: Lora) -> str:

@@ -63,7 +63,7 @@ def lines(document: dict[str, Any]) -> list[str]:
     out += format_text.lines(document)
     out += ["", *(f"{label}: {floor}" for label, floor in floors if floor)] if any(f for _, f in floors) else []
     if tuned := document.get("lora"):
-        out += ["", *aligned(lora.table(tuned))]
+        out += ["", lora.loading(tuned), "", *aligned(lora.table(tuned))]
     if fleet := document.get("fleet"):
         out += [line for said in fleet_words.besides(fleet) for line in ("", said)]
         out += ["", *aligned(fleet_words.table(fleet))]

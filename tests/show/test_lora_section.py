@@ -73,7 +73,7 @@ def test_a_finished_run_opens_in_its_section_with_answers_side_by_side(app):
     alts = [node["alt"] for node in nodes if "alt" in node]
     assert any("2 full copies take 980 MiB" in alt for alt in alts)
     assert any("100 % by the adapters, 0 % by the base" in alt for alt in alts)
-    (table,) = [frame.value for frame in app.dataframe if "With the adapter" in frame.value]
+    (table,) = [frame.value for frame in app.table if "With the adapter" in frame.value]
     assert set(table["With the adapter"]) == {"AS TAUGHT"}
 
 

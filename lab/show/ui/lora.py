@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 
+import pandas as pd
 import streamlit as st
 
 from lab.errors import FolderError
@@ -75,7 +76,7 @@ def happened(seen: Seen) -> list[Chart]:
 
 def cause(seen: Seen) -> str:
     found = seen.document["lora"]
-    return "" if found is None else "\n\n".join(filter(None, (figures.speed(found), figures.loading(found))))
+    return "" if found is None else figures.loading(found)
 
 
 def why(seen: Seen) -> list[Chart]:
@@ -106,7 +107,7 @@ def answers(seen: Seen) -> None:
     for who, label in (("base", "The base"), ("adapter", "With the adapter"), ("copy", "Its full copy")):
         if who in lesson["answers"]:
             columns[label] = lesson["answers"][who]
-    st.dataframe(columns, hide_index=True, width="stretch")
+    st.table(pd.DataFrame(columns).set_index("Question"))  # whose texts break where they are long
 
 
 def _next(model: str) -> list[Link]:
