@@ -36,6 +36,9 @@ from lab.spec import Experiment
 
 Report = Callable[[str], None]
 
+BEGIN_LIMIT_S = 60.0
+"""The longest that a block takes to begin, on a busy machine."""
+
 
 def run_selftest(report: Report, stop: Stop | None = None) -> list[Outcome]:
     """Every self-test, in the order of their ids; about three minutes. LabError when the server cannot be had."""
@@ -112,7 +115,14 @@ class _Tests:
         if pid is None:
             raise ServerError("the freeze test needs a server that the lab started; stop --url")
 
+        number = self._index
+
         def freeze() -> None:
+            deadline = time.monotonic() + BEGIN_LIMIT_S
+            while not any(e["kind"] == "block_start" and e["block"] == number for e in self._folder.events()):
+                if time.monotonic() > deadline:
+                    return
+                time.sleep(0.02)
             time.sleep(2.5)
             os.kill(pid, signal.SIGSTOP)
             try:

@@ -107,18 +107,21 @@ def _observer(folder: RunFolder, measure: Measure) -> Outcome:
 
 def _second_opinion(server: Server, measure: Measure) -> Outcome:
     """The same server by gRPC's own client, one request after the other; perf_analyzer's is benchmarks/meter.py."""
-    ours = measure(_sleeping(0.020, 3.0, users=1)).summary.service_p50_s
     request = requests_for(ModelSpec(name="sleeper"), _workload(0.020), 1)[0]
     message = service_pb2.ModelInferRequest.FromString(infer_request("sleeper", request))
-    theirs = []
-    with grpc.insecure_channel(server.grpc_url) as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        until = time.perf_counter() + 3.0
-        while time.perf_counter() < until:
-            began = time.perf_counter()
-            stub.ModelInfer(message, timeout=10)
-            theirs.append(time.perf_counter() - began)
-    truth = float(np.median(theirs[5:]))
+    mine: list[float] = []
+    theirs: list[float] = []
+    for _ in range(2):  # in turns, since the machine's speed moves
+        found = measure(_sleeping(0.020, 1.7, users=1)).summary.service_p50_s
+        mine += [] if found is None else [found]
+        with grpc.insecure_channel(server.grpc_url) as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            until = time.perf_counter() + 1.5
+            while time.perf_counter() < until:
+                began = time.perf_counter()
+                stub.ModelInfer(message, timeout=10)
+                theirs.append(time.perf_counter() - began)
+    ours, truth = float(np.mean(mine)) if mine else None, float(np.median(theirs))
     off = None if ours is None else ours / truth - 1
     shown = "n/a" if off is None else f"{100 * off:+.1f} %"
     text = f"p50 of one user is {shown} off gRPC's own client ({1e3 * truth:.1f} ms)"
@@ -130,8 +133,8 @@ def _equals(measure: Measure) -> Outcome:
     for pair in range(PAIRS):
         blocks = [measure(_sleeping(s, PAIR_S, seed=pair), instances=4) for s in (0.010, 0.010, 0.010 * SLOWED)]
         a, b, slow = ([(block.requests, block.window)] for block in blocks)
-        same += compare(a, b, "throughput_rps").verdict == "no detectable difference"
-        found += compare(a, slow, "throughput_rps").verdict == "lower"
+        same += compare(a, b, "latency_p50_s").verdict == "no detectable difference"
+        found += compare(a, slow, "latency_p50_s").verdict == "higher"
     text = f"{same} of {PAIRS} equal pairs are called equal, {found} of {PAIRS} slowdowns by 20 % are found"
     passed = same >= LEAST_EQUAL and found == PAIRS
     return Outcome("S13", passed, float(same), float(PAIRS), f"{LEAST_EQUAL} of {PAIRS}, and all", text)
