@@ -45,7 +45,7 @@ def trust_sentence(trust: Trust, *, fitted: bool = True) -> str:
         usual, worst = trust.typical(metric, fitted=fitted), trust.worst(metric, fitted=fitted)
         if usual is not None:
             parts.append(f"{metric_label(metric)} within {format_fraction(usual)} (worst {format_fraction(worst)})")
-    kind = "" if fitted else " together with all others of their batch size and delay,"
+    kind = "" if fitted else " together with all others of their setting,"
     noise = trust.typical_noise("latency_p95_s")
     own = (
         f" Two blocks of one cell are {format_fraction(noise)} apart in p95: so much is the machine's."

@@ -19,20 +19,17 @@ from lab.measure.planner.answers import Needed, Told
 from lab.measure.planner.calibrated import Calibrated, Setting
 from lab.measure.planner.plan_words import ROUTERS
 from lab.measure.prices import Price
-from lab.measure.words import format_count, format_fraction, format_rate, format_setting_s, objective_label, plural
-from lab.run import accelerators, planning, prices
+from lab.measure.words import format_count, format_fraction, format_rate, plural
+from lab.run import planning, prices
 from lab.run.folder import RunFolder
 from lab.run.planning import Plannable
 from lab.show.charts import plan as charts
 from lab.show.ui import chart, pricing, runs
+from lab.show.ui import setting as setting_of
 from lab.show.ui.cards import Card, cards
 from lab.spec import Slo, parse
 
-SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
-DELAYS_MS = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 VIEWS = ("Replicas and cost", "What breaks first", "Balancing")
-HERE = "this machine"
-MOST_REPLICAS = 16
 ROWS = 12
 RUNS_NEEDED = (
     ("batching", "Dynamic batching, quick (about a minute)"),
@@ -77,15 +74,17 @@ def _held_out(model: Calibrated) -> None:
     left, right = st.columns(2, gap="large")
     with left:
         chart.show(charts.held_out(trust.held_out, "latency_p95_s", "p95"), key="p_chart_p95")
-    with right:
-        chart.show(charts.held_out(trust.held_out, "latency_p99_s", "p99"), key="p_chart_p99")
+    with right:  # long answers are few: then the middle says more than an empty tail
+        tail = any(trust.errors("latency_p99_s", fitted=fitted) for fitted in (True, False))
+        name = "p99" if tail else "p50"
+        chart.show(charts.held_out(trust.held_out, f"latency_{name}_s", name), key=f"p_chart_{name}")
 
 
 @st.fragment(key="p_what_if")
 def _what_if(found: Plannable, own: Slo, folder: RunFolder) -> None:
     model = found.model
     try:
-        setting, slo, headroom = _controls(model, own)
+        setting, slo, headroom = setting_of.controls(model, own)
         told = answers.tell(model, setting, slo)
         needed = answers.needed(model, setting, slo, headroom)
     except LabError as error:
@@ -100,7 +99,7 @@ def _what_if(found: Plannable, own: Slo, folder: RunFolder) -> None:
     cards(_cards(told, needed, bills, slo))
     metric = answers.metric_of(slo)
     same = model.measured_like(setting)
-    asked = charts.Asked(told, _words(setting, model))
+    asked = charts.Asked(told, setting_of.in_words(setting, model))
     left, right = st.columns([3, 2], gap="large")
     with left:
         line = answers.curve(model, setting, slo)
@@ -113,65 +112,6 @@ def _what_if(found: Plannable, own: Slo, folder: RunFolder) -> None:
             _breaks(found, setting, slo)
         else:
             _balancing(model, setting, slo)
-
-
-def _controls(model: Calibrated, own: Slo) -> tuple[Setting, Slo, float]:
-    first = st.columns([3, 2, 2])
-    capacity = model.capacity_rps(Setting(1.0))
-    step = _step(capacity)
-    usual = max(step, round(0.5 * capacity / step) * step)
-    rate = first[0].slider(
-        "Requests a second, all replicas", step, 400 * step, usual, step, key="p_qps", bind="query-params"
-    )
-    limit_ms = first[1].number_input(
-        "p95 within, ms",
-        0.1,
-        600_000.0,
-        None,
-        key="p_ms",
-        bind="query-params",
-        placeholder=f"as the run: {format_fraction(own.percentile)} within {objective_label(own)}",
-    )
-    spare = first[2].slider("Headroom, %", 0, 100, 20, 5, key="p_head", bind="query-params")
-    second = st.columns(5)
-    size = second[0].select_slider(
-        "Batch of up to", SIZES, _nearest(model), key="p_batch", bind="query-params", format_func=str
-    )
-    delay_s: float | None = None
-    if not model.is_engine:
-        delay_ms = second[1].select_slider(
-            "Queue delay, ms",
-            DELAYS_MS,
-            _delay(model),
-            key="p_delay",
-            bind="query-params",
-            format_func="{:g}".format,
-        )
-        delay_s = delay_ms / 1e3
-    own_precision = model.precisions.index(model.model.precision)
-    precision = second[2].selectbox(
-        "Precision", model.precisions, own_precision, key="p_precision", bind="query-params"
-    )
-    replicas = second[3].slider("Replicas", 1, MOST_REPLICAS, 1, key="p_replicas", bind="query-params")
-    names = [HERE, *(row.name for row in accelerators.catalogue())] if model.is_engine and model.machine else [HERE]
-    name = second[4].selectbox(
-        "Accelerator",
-        names,
-        key="p_acc",
-        bind="query-params",
-        disabled=len(names) == 1,
-        help="Of a language model whose run probed this machine: its step is scaled by data sheets.",
-    )
-    slo = own if limit_ms is None else Slo(latency_s=limit_ms / 1e3, percentile=0.95)
-    setting = Setting(
-        float(rate),
-        replicas,
-        int(size),
-        delay_s,
-        precision or model.model.precision,
-        None if name in (None, HERE) else accelerators.find(name),
-    )
-    return setting, slo, spare / 100
 
 
 def _cards(told: Told, needed: Needed, bills: list[answers.Bill], slo: Slo) -> list[Card]:
@@ -220,9 +160,9 @@ def _costs(needed: Needed, bills: list[answers.Bill], folder: RunFolder, model: 
         return
     today = prices.today()
     table: dict[str, list[Any]] = {
+        "USD a month": [b.usd_per_month for b in bills],
         "machine": [f"{b.price.provider}, {b.machines} × {b.price.accelerator}" for b in bills],
         "paid": [commitment_label(b.price) for b in bills],
-        "USD a month": [b.usd_per_month for b in bills],
         "USD a million good": [b.usd_per_million for b in bills],
         "price of": [b.price.as_of + (", old" if b.price.is_stale(today) else "") for b in bills],
         "certainty": [b.price.certainty for b in bills],
@@ -231,7 +171,7 @@ def _costs(needed: Needed, bills: list[answers.Bill], folder: RunFolder, model: 
     st.dataframe(
         pd.DataFrame(table).head(ROWS),
         hide_index=True,
-        height=300,
+        height=min(300, 40 + 35 * len(bills)),
         column_config={"USD a month": st.column_config.NumberColumn(format="dollar")},
         alt=f"What {plural(needed.replicas or 0, 'predicted replica')} cost a month at each price",
     )
@@ -263,37 +203,3 @@ def _balancing(model: Calibrated, setting: Setting, slo: Slo) -> None:
         f"{format_rate(setting.rate_rps)} over {plural(setting.replicas, 'replica')}, the same arrivals for each. The "
         f"number of replicas needed is of {ROUTERS['round_robin']}; the others need no more."
     )
-
-
-def _words(setting: Setting, model: Calibrated) -> str:
-    size = setting.max_batch_size or 1
-    parts = [f"batches of up to {size}" if size > 1 else "requests alone"]
-    if setting.delay_s and size > 1:
-        parts.append(f"{format_setting_s(setting.delay_s)} delay")
-    if setting.precision and len(model.precisions) > 1:
-        parts.append(setting.precision)
-    parts.append(plural(setting.replicas, "replica"))
-    if setting.accelerator is not None:
-        parts.append(setting.accelerator.name)
-    return ", ".join(parts)
-
-
-def _step(capacity_rps: float) -> float:
-    """Of the slider, so that it reaches about eight times the capacity in 400 steps: 1, 2 or 5 of a power of ten."""
-    least = 8 * capacity_rps / 400
-    power = 10.0 ** int(f"{least:e}".partition("e")[2])
-    step = next(power * times for times in (1, 2, 5, 10) if power * times >= least)
-    return float(f"{step:.6g}")
-
-
-def _nearest(model: Calibrated) -> int:
-    own = model.model.max_batch_size if model.is_engine else 1
-    if not model.is_engine and model.model.batching is not None:
-        own = model.model.batching.max_batch_size
-    return min(SIZES, key=lambda size: abs(size - own))
-
-
-def _delay(model: Calibrated) -> float:
-    batching = model.model.batching
-    own_ms = 0.0 if batching is None else batching.max_queue_delay_us / 1e3
-    return min(DELAYS_MS, key=lambda delay_ms: abs(delay_ms - own_ms))
