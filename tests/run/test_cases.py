@@ -23,6 +23,7 @@ def summary_of(model, workload):
     return results.document(folder)["cells"][0]["summary"]
 
 
+@pytest.mark.alone
 def test_a_queue_delay_punishes_a_lone_user(triton_server):
     # One user in a closed loop never has company: with a 20 ms delay each answer takes at least 20 ms, so throughput
     # falls to at most 1/(delay + service) = 50 req/s.
@@ -36,6 +37,7 @@ def test_a_queue_delay_punishes_a_lone_user(triton_server):
     assert delayed["batch_mean"] == 1.0
 
 
+@pytest.mark.alone
 def test_refusals_that_triton_does_not_count_are_counted_by_the_client(triton_server):
     # One runs, two may wait, each takes 0.3 s: of 8 that come within 0.1 s five are turned away at once, and Triton's
     # own failure counter does not move.
@@ -74,6 +76,7 @@ def test_without_batching_every_request_runs_alone(triton_server):
     assert list(found["batch_sizes"]) == ["1"]
 
 
+@pytest.mark.alone
 def test_http_and_grpc_measure_the_same_server_alike(triton_server):
     workload = {"arrival": {"kind": "constant", "rate_rps": 20}, "duration_s": 3, "warmup_s": 0.5, "sleep_s": [0.03]}
     by_grpc = summary_of({"name": "sleeper"}, workload)
@@ -97,6 +100,7 @@ class TritonPythonModel(TritonPythonModel):
 """
 
 
+@pytest.mark.alone
 def test_the_first_call_is_in_the_warm_up_and_in_no_figure(triton_server, tmp_path, monkeypatch):
     """P16: 300 ms of lazy work in the first `execute`. Each level of batching has its own: that the model was warm in
     batches of one does not count for batches of two, since it is loaded anew between the blocks."""

@@ -34,6 +34,7 @@ def engine(server):
     return {row["field"]: row["value"] for row in rows if row["model"] == "llm" and row["field"].startswith("engine_")}
 
 
+@pytest.mark.alone
 def test_a_request_that_is_given_up_stops_within_two_tokens(load, triton_server):
     """P10. The token that is being computed when the client gives up, and one more. One thread computes, so that this
     process is not kept waiting and gives up when it means to."""
