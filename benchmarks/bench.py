@@ -101,7 +101,7 @@ def dashboard() -> Iterator[tuple[str, float]]:
             if "ready in" in line:
                 url = line.rsplit(" ", 1)[1].strip()
                 break
-        with urllib.request.urlopen(url, timeout=10) as page:  # noqa: S310  # our own http URL
+        with urllib.request.urlopen(url, timeout=10) as page:
             page.read()
         server = Server.attach()
         if server is None or not server.state("digits").ready:

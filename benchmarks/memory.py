@@ -166,7 +166,7 @@ def operations(server: Server) -> list[Row]:
         gate.set_budget(budget)
 
         def client(number: int) -> None:
-            pick = random.Random(number)  # noqa: S311
+            pick = random.Random(number)
             own = HTTPConnection(gate.url.removeprefix("http://"), timeout=120)
             for step in range(OPERATIONS // CLIENTS):
                 kind = pick.choices(["infer", "unload", "pin", "unpin", "budget"], [92, 3, 1, 2, 2])[0]

@@ -139,7 +139,7 @@ def test_any_mix_gives_each_request_its_own_tokens(
 
 
 def test_five_hundred_requests_with_cancels_leave_nothing_behind(make: Callable[..., Engine]) -> None:
-    chance = random.Random(3)  # noqa: S311
+    chance = random.Random(3)
     engine = make(max_batch_size=6, max_request_tokens=48, max_tokens_in_cache=120, prefill_tokens=16)
 
     def day(count: int) -> dict[str, str]:

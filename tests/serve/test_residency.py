@@ -281,7 +281,7 @@ def test_a_thousand_operations_at_random_by_eight_clients(seed):
     residency = residency_of(shelf, 60, wait_s=5.0, retry_s=0.01)
 
     def client(number):
-        pick = random.Random(1000 * seed + number)  # noqa: S311
+        pick = random.Random(1000 * seed + number)
         return [do(pick) for _ in range(125)]
 
     def do(pick):

@@ -18,7 +18,7 @@ from lab.track.rollout import Balancer, Route, Routes, Version, choose, decide, 
 
 
 def dice() -> random.Random:
-    return random.Random(0)  # noqa: S311
+    return random.Random(0)
 
 
 def route(*weights: float, **more: Any) -> Route:
