@@ -1,6 +1,7 @@
 """The pages Cost and Compare in every state, by Streamlit's AppTest."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ def test_another_objective_is_scored_at_once_from_the_records(full_home: Path) -
     app.number_input(key="x_within_done").set_value(4.0).run()
     assert not app.exception
     assert charts(app)[0]["figure"]["data"] != before
-    assert "(within 4.0 ms)" in words(app) and app.query_params["x_within_done"] == ["4.0"]
+    assert re.search(r"within 4(\.0+)? ms", words(app))
 
 
 def test_a_price_that_is_not_there_is_told_and_another_one_taken(full_home: Path) -> None:

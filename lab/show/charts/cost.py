@@ -86,10 +86,11 @@ def by_load(points: Mapping[str, Sequence[Point]], baseline: str, within: str) -
     layout = theme.layout(
         height=height,
         margin=margin,
-        xaxis=theme.axis(f"good {unit} a second ({within})"),
+        xaxis=theme.axis(f"good {unit} a second"),
         yaxis=log_axis(f"USD a million good {unit}", y_range),
         annotations=end_labels(ends, y_range, log=True, height=height - margin["t"] - margin["b"]),
     )
+    notes.insert(0, f"Good is what came {within}; a mark is hollow where the objective was missed")
     return Chart(title, {"data": traces, "layout": layout}, "; ".join(takeaways) + ".", table, tuple(notes))
 
 

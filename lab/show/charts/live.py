@@ -59,6 +59,8 @@ def recorder(
         *(_of_tokens if "ttft_p50_ms" in series else _of_requests)(series, limits, log),
         *_shared(series, memory_mib),
     ]
+    if over:  # of what was never read, or once only, there is no course to see
+        panels = [panel for panel in panels if any(np.isfinite(values).sum() > 1 for _, _, values, _ in panel.lines)]
     height = TOP + BOTTOM + len(panels) * PANEL + (len(panels) - 1) * GAP
     traces: list[dict[str, Any]] = []
     layout = theme.layout(

@@ -208,7 +208,8 @@ def _at(grid: Grid, best: tuple[str, str] | None, shown: tuple[str, ...]) -> tup
         best = shown[-1], load
     level, load = best
     summary = cost.typical(grid.at(level, load))
-    return f"{level[0].upper()}{level[1:]}, {load}" if len(grid.loads) > 1 else level, dict(summary or {})
+    place = f"{level[0].upper()}{level[1:]}"
+    return f"{place}, {load}" if len(grid.loads) > 1 else place, dict(summary or {})
 
 
 def _cards(found: cost.Cost, price: Price, same: list[Price], use: Use) -> list[Card]:
