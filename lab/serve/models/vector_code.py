@@ -80,6 +80,23 @@ def read_atomically(typing: Any, array: Any, index: Any) -> Any:
 
 
 @intrinsic
+def uncounted(typing: Any, arrays: Any) -> Any:
+    """A tuple's arrays without their reference counts, for callers that hold them meanwhile: numba counts every slice
+    of an array, and threads that share one would wait for each other at its count."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        found = arguments[0]
+        for i, kind in enumerate(arrays.types):
+            if isinstance(kind, types.Array):
+                part = context.make_array(kind)(context, builder, builder.extract_value(found, i))
+                part.meminfo = ir.Constant(part.meminfo.type, None)
+                found = builder.insert_value(found, part._getvalue(), i)
+        return found
+
+    return arrays(arrays), generate
+
+
+@intrinsic
 def breathe(typing: Any) -> Any:
     """A short pause inside a waiting loop."""
 
