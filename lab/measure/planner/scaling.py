@@ -4,7 +4,8 @@
     write_held_s    reading keys and values: the same with their bytes
     write_row_s     what each answer adds, its products and all between: on one machine it stays, on another it takes
                     as many times as long as the arithmetic there is slower
-    read_token_s    reading a prompt is arithmetic: × operations a second here ÷ those there, of what is multiplied
+    read_token_s    reading a prompt is arithmetic: × operations a second here ÷ those there, of what is multiplied; on
+                    one machine never more in fewer bits (a disturbed probe has said so, and no engine showed it)
 
 So the share of the bandwidth that was reached here is taken to be reached there (lab/measure/floors.py). What does not
 shrink with it, such as starting a kernel or Python between two steps, makes a real accelerator slower than this: the
@@ -41,7 +42,7 @@ def in_precision(steps: Steps, here: Format, there: Format, machine: Machine | N
     if machine is not None:
         now, then = machine.arithmetic(here.precision), machine.arithmetic(there.precision)
         if now and then:
-            read = now / then
+            read = now / then if there.weight_bytes >= here.weight_bytes else min(1.0, now / then)
             arithmetic = f", and prompts {format_ratio(read)} the time, as {ARITHMETIC[there.precision]} is multiplied"
     told = (
         f"{there.precision} was not measured: scaled from {here.precision}, of whose {format_bytes(here.weight_bytes)} "

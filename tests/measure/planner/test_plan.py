@@ -183,6 +183,14 @@ def test_half_the_bytes_are_half_the_fixed_part_of_a_step():
     assert "int8 was not measured: scaled from bf16" in told
 
 
+def test_a_disturbed_probe_makes_no_prompt_slower_in_fewer_bits():
+    disturbed = Machine(50e9, {"bf16": 60e9, "int8": 25e9})
+    steps, _ = scaling.in_precision(
+        Steps(0.010, read_token_s=0.001), Format("bf16", 200e6, 1.0), Format("int8", 100e6, 1.0), disturbed
+    )
+    assert steps.read_token_s == 0.001
+
+
 def test_an_accelerator_is_scaled_by_its_data_sheet_and_called_a_bound():
     told = answers.tell(engine(), Setting(4, accelerator=T4), None)
     steps, _ = engine().server(Setting(4, accelerator=T4))
