@@ -55,7 +55,5 @@ page = st.navigation(
     }
 )
 with told():
-    name = page.url_path or "start"
-    frame.show(name)
-    guide.bar(name)
+    frame.show(page.url_path or "start")
     page.run()

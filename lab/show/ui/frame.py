@@ -10,7 +10,7 @@ from streamlit.runtime.pages_manager import PagesManager
 from lab.measure.words import plural
 from lab.run.folder import RUN_ID
 from lab.show import feed
-from lab.show.ui import reads, recording
+from lab.show.ui import guide, reads, recording
 from lab.show.ui.words import badge, told
 
 HERE = Path(__file__).parent
@@ -40,6 +40,7 @@ def show(page: str) -> None:
             if RUN_ID.fullmatch(run_id):  # anything else in the link is no run, and nobody's command line
                 st.caption("The same run in a terminal:")
                 st.code(f"python -m lab show {run_id}", language="bash", wrap_lines=True)
+    guide.bar(page)
 
 
 @st.fragment(key="strip_line")
