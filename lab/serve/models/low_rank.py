@@ -4,14 +4,16 @@
     lift    where a tile's sums are ready: B times those numbers is added to them
 
 A row names its adapter by the address of that one's table (0: none), so the decoder need not know which adapters there
-are, and a batch may mix any. A and B are kept in bfloat16, B by its columns, in memory of the adapter's own: it goes
-when the adapter does. Sums are float32 and of one row each, so what comes out for a row does not depend on the others.
+are, and a batch may mix any. A and B are kept in bfloat16, B by the product's blocks, in memory of the adapter's own,
+which goes when the adapter does. Sums are float32 and of one row each: what comes out for a row does not depend on the
+others.
 """
 
 from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,15 +50,18 @@ class PackedAdapter:
         for (layer, name), change in sorted(adapter.changes.items()):
             part = next(number for number, names in enumerate(PARTS) if name in names)
             entry = self._table[layer, part, PARTS[part].index(name)]
-            for field, matrix in ((A, change.a), (B, change.b.T)):
-                halves[end : end + matrix.size] = _bf16(matrix)
-                entry[field] = base + 2 * end
-                end += matrix.size
             entry[RANK], entry[COLUMNS], entry[ROWS] = change.rank, change.a.shape[1], change.b.shape[0]
             entry[SCALE] = np.float32(change.scale).view(np.int32)
         for layer in range(config.layers):
             for part, names in enumerate(PARTS):
                 self._place(config, self._table[layer, part], names)
+        for (layer, name), change in sorted(adapter.changes.items()):
+            part = next(number for number, names in enumerate(PARTS) if name in names)
+            entry = self._table[layer, part, PARTS[part].index(name)]
+            for field, matrix in ((A, change.a), (B, _by_blocks(change.b, int(entry[FIRST]), int(entry[WIDTH])))):
+                halves[end : end + matrix.size] = _bf16(matrix)
+                entry[field] = base + 2 * end
+                end += matrix.size
 
     @property
     def address(self) -> int:
@@ -73,6 +78,14 @@ class PackedAdapter:
             entries[:, FIRST] = 0, heads, heads + kv_heads
         elif len(names) == 2:  # alternating by LANES
             entries[:, WIDTH], entries[1, LANE] = LANES, LANES
+
+
+def _by_blocks(b: np.ndarray, first: int, width: int) -> np.ndarray:
+    """B in the order of the product's blocks, those rows of it that a block has by their columns: what `lift` reads for
+    a block lies together."""
+    edges = [*range(-first % width, len(b), width)]
+    edges = [0, *(edge for edge in edges if edge > 0), len(b)]
+    return np.concatenate([b[begin:end].T.reshape(-1) for begin, end in pairwise(edges)])
 
 
 def _bf16(matrix: np.ndarray) -> np.ndarray:
@@ -136,10 +149,10 @@ def lift(adapted: Any, row: Any, n: Any, block: Any, sums: Any) -> None:
                 begin = block * width - table[k, FIRST]
                 first, last = max(begin, 0), min(begin + width, rows)
                 if rank > 0 and first < last:
-                    halves = carray(pointer(table[k, B]), (rank, rows), np.uint16)
+                    halves = carray(pointer(table[k, B] + 2 * rank * first), (rank, last - first), np.uint16)
                     lane = table[k, LANE] + first - begin
                     line = sums[i, lane : lane + last - first]
                     for j in range(rank):
-                        share, column = low[table[k, LOW] + j], halves[j, first:last]
+                        share, column = low[table[k, LOW] + j], halves[j]
                         for o in range(last - first):
                             line[o] += share * expanded(column[o])
