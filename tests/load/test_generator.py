@@ -157,6 +157,7 @@ def test_waiting_for_a_place_is_part_of_latency(bench: Bench) -> None:  # T3, fi
     assert np.mean(block.sent_ms - block.due_ms) > 2.5 * np.mean(block.service_ms)
 
 
+@pytest.mark.alone
 def test_a_frozen_server_delays_everybody_who_came_meanwhile(bench: Bench) -> None:  # T4, twenty times as fast
     service = Service(frozen_s=(0.6, 0.9))
     block = bench.run(service, Constant(rate_rps=100), 1.5)

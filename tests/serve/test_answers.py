@@ -3,6 +3,7 @@
 import importlib
 import sys
 import threading
+import time
 from functools import partial
 from types import SimpleNamespace
 
@@ -73,10 +74,22 @@ class Sender:
 
 @pytest.fixture
 def serve(answers_module, tiny, tiny_tokenizer, monkeypatch):
-    """Asks an engine at work; the sender that gets the answer. `serve.engine` and `serve.close` are its own."""
+    """Asks an engine at work; the sender that gets the answer. `serve.engine` and `serve.answers` are its own.
+
+    A step of this engine takes less time than to send its tokens, one of a real model many times as much; so each
+    waits until what the step before gave is taken."""
     monkeypatch.setattr(answers_module, "POLL_S", 0.0)
     monkeypatch.setattr(answers_module, "TURN_S", 0.001)
-    thread = EngineThread(Engine(tiny, tiny_tokenizer, Options(max_batch_size=2)))
+    engine = Engine(tiny, tiny_tokenizer, Options(max_batch_size=2))
+    step = engine.step
+
+    def step_once_all_is_taken():
+        while not answers._queue.empty() and answers._thread.is_alive():
+            time.sleep(0)
+        return step()
+
+    monkeypatch.setattr(engine, "step", step_once_all_is_taken)
+    thread = EngineThread(engine)
     answers = answers_module.Answers(1, thread.cancel)
 
     def ask(prompt, max_tokens, sender, stream=True):
