@@ -183,7 +183,7 @@ class _Story:
             best = self._best(self._at_highest_load(open_))
             effect = best.effects[primary]
             return (
-                f"{opening} {self._told(best)}: the interval holds both a gain and none"
+                f"{opening} {self._told(best)}{self.say.price(best)}: the interval holds both a gain and none"
                 f"{self.say.saturates(best)}.{more_repeats(best, effect, self.judge)}"
             )
         if blocked:
@@ -195,7 +195,7 @@ class _Story:
             more = more_samples(first, primary, self.say.experiment.slo)
             return f"{opening} {where}: {first.effects[primary].reason}.{more}"
         best = self._best(self._at_highest_load(self.found))
-        return f"{opening} {self._told(best)}."
+        return f"{opening} {self._told(best)}{self.say.price(best)}."
 
     # --- which of them -------------------------------------------------------------------------------------------
 

@@ -127,17 +127,17 @@ def routes() -> list[Route]:
 def token() -> str:
     """The same text while no run begins, ends or gets its turn, and the server serves the same models."""
     server = record.read()
-    going = [(run_id, state == "queued") for run_id, state in _going()]
-    return json.dumps([going, None if server is None else sorted(server.models)])
+    runs = [(run_id, state == "queued") for run_id, state in going()]
+    return json.dumps([runs, None if server is None else sorted(server.models)])
 
 
 _ENDED: dict[str, int] = {}
 """Status files that say an end, by path, and when they were written: they need not be read again."""
 
 
-def _going() -> list[tuple[str, str]]:
+def going() -> list[tuple[str, str]]:
     """(run id, state) of every run that goes on."""
-    going = []
+    found = []
     try:
         names = [entry.name for entry in os.scandir(home() / "runs") if RUN_ID.fullmatch(entry.name)]
     except FileNotFoundError:
@@ -152,10 +152,10 @@ def _going() -> list[tuple[str, str]]:
         except (FolderError, OSError):
             continue  # a damaged run does not go on
         if status.active:
-            going.append((name, status.state))
+            found.append((name, status.state))
         elif status.state in FINAL:
             _ENDED[str(path)] = written_ns
-    return going
+    return found
 
 
 def _price(price_id: str) -> Price | None:

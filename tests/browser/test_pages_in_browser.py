@@ -77,7 +77,8 @@ def test_an_unknown_run_is_told_with_a_way_on(page: Page, dashboard: Dashboard) 
 
 FIRST_PAINT = """() => ({
   cards: document.querySelectorAll("[data-testid=stMetric], .lab-card").length,
-  series: Math.max(0, ...[...document.querySelectorAll(".lab-plot")].map((plot) => plot.data.length),
+  series: Math.max(0, ...[...document.querySelectorAll(".lab-plot")].map(
+    (plot) => new Set(plot.data.map((trace, i) => trace.name ?? i)).size),
     ...(document.querySelector(".lab-recorder")?.recorder.panels.panels ?? []).map((panel) => panel.lines.length)),
   wide: document.documentElement.scrollWidth > document.documentElement.clientWidth,
 })"""
@@ -204,6 +205,6 @@ def test_a_run_is_started_and_stopped_by_keyboard_alone(
 def test_the_start_button_rests_while_a_run_goes_on(page: Page, dashboard: Dashboard, feeder: Feeder) -> None:
     page.goto(dashboard.page())
     settled(page)
-    expect(page.get_by_role("button", name=START)).to_be_disabled()
+    expect(page.get_by_role("button", name=START)).to_be_disabled(timeout=LIMIT_MS)
     page.get_by_role("link", name="Watch it").click(delay=120)
     page.wait_for_url(f"**/live?run={feeder.run_id}*", timeout=LIMIT_MS)

@@ -11,15 +11,10 @@ from lab.measure.words import format_seconds
 from lab.show import theme
 from lab.show.charts.figure import Chart, append, floats, nothing_to_draw, pattern
 
-LOOKS = {
-    "client": ("@grey", "/"),
-    "network": ("@grey", ""),
-    "frontend": ("@muted", "."),
-    "queue": ("@vermillion", ""),
-    "input": ("@purple", ""),
-    "compute": ("@blue", ""),
-    "output": ("@green", ""),
-}
+SEEN = {"client": ("client",), "network": ("network", "frontend"), "queue": ("queue",)}
+SEEN |= {"compute": ("input", "compute", "output")}
+"""The parts that are told apart at a glance, by those of PARTS; the table has each."""
+LOOKS = {"client": ("@grey", "/"), "network": ("@grey", ""), "queue": ("@vermillion", ""), "compute": ("@blue", "")}
 MOST_MATES = 12
 
 
@@ -37,8 +32,9 @@ def waterfall(joined: Joined, slow: Slow) -> Chart:
     base = np.array(due_ms)
     traces: list[dict[str, Any]] = []
     back = (joined.done_ns - joined.stamps[:, 5]) / 1e9
-    for part in PARTS:
-        seconds = np.array([parts[part][at[n]] - (back[at[n]] if part == "network" else 0.0) for n in rows])
+    for part, held in SEEN.items():
+        whole = sum(parts[one] for one in held) - (back if part == "network" else 0.0)
+        seconds = np.array([whole[at[n]] for n in rows])
         traces.append(_bar(part, labels, base, 1e3 * seconds))
         base = base + 1e3 * seconds
     traces.append(_bar("network", labels, base, np.array([1e3 * back[at[n]] for n in rows]), legend=False))
@@ -46,7 +42,7 @@ def waterfall(joined: Joined, slow: Slow) -> Chart:
         append(table, n, due, *(1e3 * float(parts[part][at[n]]) for part in PARTS))
     if slow.ahead:
         begin, end, size = (np.array(column) for column in zip(*slow.ahead, strict=True))
-        ahead = _bar("computed before it", ["batches ahead"] * len(begin), 1e3 * begin, 1e3 * (end - begin))
+        ahead = _bar("compute", ["batches ahead"] * len(begin), 1e3 * begin, 1e3 * (end - begin), legend=False)
         ahead["text"] = [f"batch of {n}" for n in size]
         traces.insert(0, {**ahead, "marker": {"color": "@axis", "line": {"color": "@surface", "width": 1}}})
     order = (["batches ahead"] if slow.ahead else []) + labels

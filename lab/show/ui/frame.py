@@ -39,7 +39,7 @@ def show(page: str) -> None:
             run_id = st.query_params.get("run", "")
             if RUN_ID.fullmatch(run_id):  # anything else in the link is no run, and nobody's command line
                 st.caption("The same run in a terminal:")
-                st.code(f"python -m lab show {run_id}", language="bash", wrap_lines=True)
+                st.code(f"python -m lab show {run_id}", language=None, wrap_lines=True)
     guide.bar(page)
 
 
@@ -54,6 +54,10 @@ def _state_of_the_lab(known: list[str]) -> None:
     redraws itself shows in what is measured beside it."""
     token = feed.token()
     going = reads.active_runs()
+    if {line.run_id for line in going} != {run_id for run_id, _ in feed.going()}:
+        # What was kept is older than the token, and the browser asks for what is newer than that only.
+        reads.run_lines.clear()
+        going = reads.active_runs()
     if [line.run_id for line in going] != known:
         st.rerun()  # a run began or ended: buttons and lists of the page depend on it
     alive, models = reads.server()

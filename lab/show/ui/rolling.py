@@ -49,7 +49,7 @@ def page() -> None:
         st.markdown(
             "Nothing is routed yet. A gateway puts versions of a model behind one name and moves traffic between them."
         )
-        st.code("python -m lab gateway --model digits", language="bash")
+        st.code("python -m lab gateway --model digits", language=None)
         return
     names = list(routes.by_name)
     model = st.selectbox("Served name", names, key="o_model", bind="query-params") if len(names) > 1 else names[0]
@@ -152,7 +152,7 @@ def _moves(routes: Routes, route: Route) -> None:
     others = [version.version for version in route.versions if version.weight != 1]
     if not others:
         st.caption("There is one version. Deploy another beside it:")
-        st.code(f"python -m lab registry deploy {model} VERSION", language="bash")
+        st.code(f"python -m lab registry deploy {model} VERSION", language=None)
         return
     left, middle, right = st.columns([2, 1, 1], vertical_alignment="bottom")
     version = left.selectbox("Version", others, key="o_version")
@@ -204,7 +204,7 @@ def _registry(model: str) -> None:
             st.dataframe(pd.DataFrame(rows), hide_index=True, alt="Registered versions with aliases and quality")
         else:
             st.caption("Nothing is registered yet:")
-            st.code(f"python -m lab registry register {model} --model FAMILY --source FOLDER", language="bash")
+            st.code(f"python -m lab registry register {model} --model FAMILY --source FOLDER", language=None)
 
 
 @st.cache_data(ttl=20.0, show_spinner=False)

@@ -24,9 +24,7 @@ def show() -> None:
             "No run was traced yet. Triton writes down where each request is when it is asked to.",
             icon=":material/info:",
         )
-        st.code(
-            "python -m lab load --model digits --batching 32:2000 --rate 300 --duration 15 --trace", language="bash"
-        )
+        st.code("python -m lab load --model digits --batching 32:2000 --rate 300 --duration 15 --trace", language=None)
         arguments = ["--model", "digits", "--batching", "32:2000", "--rate", "300", "--duration", "15", "--trace"]
         if st.button("Measure it", type="primary", icon=":material/play_arrow:", key="t_go"):
             runs.start_command("load", arguments, page="pages/live.py")

@@ -22,7 +22,7 @@ def to_mlflow(lines: Sequence[reads.RunLine]) -> None:
             return
         if mlflow_export.interpreter() is None:
             st.info("MLflow is not installed, and nothing else of the lab needs it.", icon=":material/info:")
-            st.code("pip install -r requirements.txt", language="bash")
+            st.code("pip install -r requirements.txt", language=None)
             return
         left, right = st.columns([4, 1], vertical_alignment="bottom")
         run_id = left.selectbox("Run", list(ended), key="r_export", format_func=ended.__getitem__)
@@ -33,7 +33,7 @@ def to_mlflow(lines: Sequence[reads.RunLine]) -> None:
                 st.error(str(error), icon=":material/error:")
         _stands(run_id)
         st.caption("MLflow's own page on what was exported:")
-        st.code("python -m lab mlflow", language="bash")
+        st.code("python -m lab mlflow", language=None)
 
 
 def _stands(run_id: str) -> None:

@@ -20,7 +20,7 @@ def selftest() -> None:
     kept = selftest_kept.read()
     if kept is None:
         st.info("This machine, as it is now, has not tested itself.", icon=":material/info:")
-        st.code("python -m lab selftest", language="bash")
+        st.code("python -m lab selftest", language=None)
         return
     tests = kept["tests"]
     passed = sum(test["passed"] is True for test in tests)
@@ -50,7 +50,7 @@ def noise_passport() -> None:
             "No noise passport for this machine as it is now: differences are told against their own interval alone.",
             icon=":material/info:",
         )
-        st.code("python -m lab passport", language="bash")
+        st.code("python -m lab passport", language=None)
         return
     if doubt := noise.doubt(found):
         st.warning(doubt, icon=":material/warning:")

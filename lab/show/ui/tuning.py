@@ -165,6 +165,6 @@ def _go(command: str, arguments: list[str], holder: str | None) -> None:
         pressed = st.button(
             "Measure", key=f"p_go_{command}", type="primary", icon=":material/play_arrow:", disabled=holder is not None
         )
-        st.code(f"python -m lab {command} {' '.join(arguments)}", language="bash", wrap_lines=True)
+        st.code(f"python -m lab {command} {' '.join(arguments)}", language=None, wrap_lines=True)
     if pressed:
         runs.start_command(command, arguments, page="pages/sweep.py")

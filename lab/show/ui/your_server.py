@@ -202,7 +202,7 @@ def measure(url: str, described: Described, wishes: given.Wishes) -> None:
         if holder is not None:
             st.caption(f"{holder} measures now; one run measures at a time.")
     with st.expander("The same in a terminal", icon=":material/terminal:", type="compact"):
-        st.code(f"python -m lab load {' '.join(arguments)}", language="bash", wrap_lines=True)
+        st.code(f"python -m lab load {' '.join(arguments)}", language=None, wrap_lines=True)
     if go:
         runs.start_command("load", arguments, page="pages/live.py")
 
