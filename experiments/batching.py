@@ -15,10 +15,7 @@ EXPERIMENT = Experiment(
     id="batching",
     title="Dynamic batching",
     question="Does dynamic batching serve more requests in time, and what does waiting for company cost?",
-    hypothesis=(
-        "Near and above the unbatched saturation, batching serves more requests within the objective; "
-        "at low load a queue delay only adds latency."
-    ),
+    hypothesis="Near and above the unbatched saturation, batching serves more requests within the objective.",
     model=ModelSpec(name="digits"),
     workload=Workload(arrival=Poisson(saturation_fraction=0.8), duration_s=12, warmup_s=2, timeout_s=5),
     slo=Slo(latency_s=0.020, percentile=0.99),

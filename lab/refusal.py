@@ -31,6 +31,8 @@ PLAIN = {int: "a whole number", float: "a number", str: "text", bool: "true or f
 def nearest(word: str, allowed: Iterable[str]) -> str:
     """'; did you mean "batching"?' or the list of what is allowed."""
     names = sorted(allowed)
+    if not names:
+        return "; there is none yet"
     close = difflib.get_close_matches(word, names, n=1)
     return f'; did you mean "{close[0]}"?' if close else f"; allowed: {', '.join(names)}"
 

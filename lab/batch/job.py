@@ -36,9 +36,10 @@ from lab.serve.chat import as_turn
 from lab.serve.triton import Server
 from lab.spec import ModelSpec
 
-SHARD_ROWS, SHARD_BYTES = {"llm": 256}, 8 * 2**20
+SHARD_ROWS, SHARD_BYTES = {"llm": 64, "embedder": 512}, 8 * 2**20
 OTHER_ROWS = 8192
-"""A shard ends with so many rows, or so many bytes of them: what a kill may cost."""
+"""A shard ends with so many rows, some seconds of work, or so many bytes of them: what a kill may cost. Always the same
+ones, because an answer's last bits may depend on the rows that it was computed with."""
 UNDER_WAY = 2
 PLACES = 3
 """Requests of a model that answers once: one computes, one waits, one is on its way."""

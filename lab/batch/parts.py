@@ -86,7 +86,7 @@ class Parts:
         return sum(read_part(path).num_rows for path in self.done())
 
     def add(self, part: pa.Table) -> None:
-        """`part` has OUT's columns and ERROR. OSError when the disk is full: what was done stays."""
+        """`part` has OUT's columns and ERROR. RunError when it can't be written."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, part.schema) as file:
             file.write_table(part)
@@ -144,8 +144,11 @@ def _read(path: Path) -> dict[str, Any]:
 def _write(path: Path, content: bytes) -> None:
     """All of it or nothing, also when the power fails."""
     new = path.with_name(path.name + ".new")
-    with new.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
+    try:
+        with new.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except OSError as error:
+        raise RunError(f"{path}: {error.strerror}; what was done stays, and the same command goes on") from None

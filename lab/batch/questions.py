@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lab.batch.table import Row
+from lab.batch.table import Row, is_text
 from lab.errors import InputError
 from lab.spec import ModelSpec
 
@@ -57,7 +57,7 @@ def asked(family: str, row: Row) -> Row:
                 return Row(None, row.id, f"{COLUMNS[family]} {shown(value)}; allowed: {WIDTHS[family]} numbers")
         if not _are_numbers(value, WIDTHS[family]):
             return Row(None, row.id, f"{COLUMNS[family]} {shown(value)}; allowed: {WIDTHS[family]} numbers")
-    elif not isinstance(value, str):
+    elif not isinstance(value, str) or not is_text(value):
         return Row(None, row.id, f"{COLUMNS[family]} {shown(value)}; allowed: a text")
     return Row(value, row.id)
 

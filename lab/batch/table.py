@@ -114,7 +114,7 @@ def _of_csv(path: Path, column: str, id_column: str | None) -> Iterator[Row]:
                 yield Row(None, None, f"line {reader.line_num}: {len(cells)} cells; allowed: {len(header)}")
                 continue
             id = None if id_at is None else cells[id_at]
-            if not _is_text(cells[at]):
+            if not is_text(cells[at]):
                 yield Row(None, id, f"line {reader.line_num}: not UTF-8")
                 continue
             yield Row(cells[at], id)
@@ -142,10 +142,12 @@ def _places(path: Path, names: Sequence[str], column: str, id_column: str | None
 
 
 def _id(value: Any) -> str | None:
-    return None if value is None else str(value)
+    found = None if value is None else str(value)
+    return found if found is None or is_text(found) else ascii(found)
 
 
-def _is_text(value: str) -> bool:
+def is_text(value: str) -> bool:
+    """Whether it can be written as UTF-8; half of a surrogate pair can't."""
     try:
         value.encode()
     except UnicodeEncodeError:

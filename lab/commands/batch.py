@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import math
+import signal
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lab.commands.model_options import add_model, model
 from lab.commands.terminal import add_json, print_json, say
+from lab.errors import InputError
 
 if TYPE_CHECKING:
     from lab.batch.job import Progress, Result
@@ -17,6 +21,8 @@ if TYPE_CHECKING:
 
 BATCH = 64
 """Rows that a model takes together where its settings do not say."""
+EVERY_S = 10.0
+"""Between two lines of progress that nobody may be looking at."""
 PLACES = 32
 """Answers that a language model writes together: more than one user would like to wait beside."""
 
@@ -38,7 +44,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from lab.batch import job
 
+    _check(options)
     spec = _for_rows(model(options))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: a server of our own must not stay behind
     sampling: dict[str, Any] = {}
     if spec.family == "llm":
         sampling = {"max_tokens": options.max_tokens, "temperature": options.temperature, "seed": options.seed}
@@ -52,14 +60,22 @@ def run(options: argparse.Namespace) -> int:
         options.chat and spec.family == "llm",
         options.overwrite,
     )
-    result = job.run(wanted, _show)
+    result = job.run(wanted, _Shown())
     if sys.stderr.isatty():
         print(file=sys.stderr)
     if options.json:
         print_json({**asdict(result), "out": str(options.out)})
     else:
         _tell(result, options.out)
-    return 0
+    return 1 if result.rows and result.errors == result.rows else 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """What would be wrong for every row is refused before anything is loaded."""
+    if options.max_tokens < 1:
+        raise InputError(f"--max-tokens {options.max_tokens}; allowed: 1 or more")
+    if not math.isfinite(options.temperature) or options.temperature < 0:
+        raise InputError(f"--temperature {options.temperature}; allowed: 0 or more")
 
 
 def _for_rows(spec: ModelSpec) -> ModelSpec:
@@ -73,14 +89,26 @@ def _for_rows(spec: ModelSpec) -> ModelSpec:
     return spec.model_copy(update={"batching": Batching(max_batch_size=BATCH)})
 
 
-def _show(progress: Progress) -> None:
-    if not sys.stderr.isatty():
-        return
+class _Shown:
+    """On a terminal a line that moves; elsewhere a line every EVERY_S."""
+
+    def __init__(self) -> None:
+        self._next_s = time.monotonic() + EVERY_S
+
+    def __call__(self, progress: Progress) -> None:
+        line = _line(progress)
+        if sys.stderr.isatty():
+            print(f"\r{line}   ", end="", file=sys.stderr, flush=True)
+        elif time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + EVERY_S
+            say(line)
+
+
+def _line(progress: Progress) -> str:
     of = f" of {progress.total:,}" if progress.total is not None else ""
     rate = f", {progress.rate_rps:,.1f} rows/s" if progress.rate_rps else ""
     left = progress.left_s
-    eta = f", {int(left // 60)}:{int(left % 60):02d} left" if left is not None else ""
-    print(f"\r{progress.done:,}{of} rows{rate}{eta}   ", end="", file=sys.stderr, flush=True)
+    return f"{progress.done:,}{of} rows{rate}" + (f", {int(left // 60)}:{int(left % 60):02d} left" if left else "")
 
 
 def _tell(result: Result, out: Path) -> None:
@@ -88,7 +116,7 @@ def _tell(result: Result, out: Path) -> None:
         print(f"{out}: done before, by an equal job: {result.rows:,} rows, {result.errors:,} with an error")
         return
     rate = f", {result.asked / result.seconds:,.1f} rows/s" if result.seconds and result.asked else ""
-    print(f"{out}: {result.rows:,} rows{rate}")
+    print(f"{out}: {result.rows:,} rows, {result.rows - result.errors:,} with an answer{rate}")
     if result.errors:
         say(f"{result.errors:,} rows have no answer; why stands in {out.name}.errors.jsonl")
     if result.repeated_ids:

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from lab.gateway import bodies
 from lab.gateway.core import Gateway, Passage
-from lab.gateway.refusals import Refusal, wrong
+from lab.gateway.refusals import Refusal, gone, wrong
 
 READ_ON = 8
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,100}")
@@ -74,12 +74,15 @@ async def whole_body(request: Request, limit_bytes: int) -> bytes:
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > READ_ON * limit_bytes:
         raise _too_long(limit_bytes)
-    async for part in request.stream():
-        size += len(part)
-        if size > READ_ON * limit_bytes:
-            break
-        if size <= limit_bytes:
-            parts.append(part)
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > READ_ON * limit_bytes:
+                break
+            if size <= limit_bytes:
+                parts.append(part)
+    except ClientDisconnect:
+        raise gone() from None
     if size > limit_bytes:
         raise _too_long(limit_bytes)
     return b"".join(parts)

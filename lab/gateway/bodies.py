@@ -196,6 +196,8 @@ def json_object(raw: bytes) -> dict[str, Any]:
     """Refusal for a body that is no JSON object."""
     try:
         found = json.loads(raw)
+        if b"\\u" in raw:  # half of a surrogate pair is JSON, and no text
+            json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise wrong(f"the body is not JSON: {str(error).splitlines()[0]}", code="bad_json") from None
     if not isinstance(found, dict):

@@ -57,7 +57,10 @@ def _array(name: str, value: Any, dtype: Any, dims: list[int], batched: bool) ->
         else:
             if plain.dtype.kind not in "biuf":
                 raise ValueError("numbers are wanted")
-            array = plain.astype(dtype)
+            with np.errstate(over="ignore"):
+                array = plain.astype(dtype)
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise ValueError("a number too large for the model's type")
     except (ValueError, TypeError, OverflowError) as error:
         raise wrong(f"{param}: {str(error).splitlines()[0]}", param, code="wrong_type") from None
     if batched and array.ndim == len(dims):

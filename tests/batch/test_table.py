@@ -71,3 +71,8 @@ def test_a_line_that_is_too_long_is_skipped_whole(tmp_path, monkeypatch):
     long, short = rows(path, "text", None)
     assert long.error.startswith("line 1: longer than")
     assert short == Row("short")
+
+
+def test_half_of_a_surrogate_pair_is_no_text():
+    assert not table.is_text("\ud800")
+    assert table.is_text("\U0001f600")

@@ -15,7 +15,7 @@ def test_the_curve_ends_at_the_last_percentile_the_sample_supports() -> None:
     assert last["few"] == pytest.approx(1 / (1 - 0.95), rel=1e-4)
     assert last["enough"] == pytest.approx(1 / (1 - 0.99), rel=1e-4)
     assert chart.table["few, ms"][2:] == [None, None, None]  # p99, p99.9, p99.99
-    assert chart.notes[0] == "few ends at p95: 458 successes; p99.9 needs 4,603"
+    assert chart.notes[0] == "few ends at p95: 458 successes; p99 needs 459"
 
 
 def test_values_are_percentiles_of_the_pooled_sample() -> None:

@@ -17,6 +17,8 @@ from lab.show import theme
 from lab.show.charts.figure import Chart, End, end_labels, level_line, line, log_axis, log_range, nothing_to_draw, room
 
 TICKS = (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999)
+SHOWN = (0.5, 0.9, 0.95, 0.99, 0.999, 0.9999)
+"""A curve ends at one of these."""
 POINTS = 120
 
 
@@ -46,7 +48,7 @@ def percentiles(
         ordered = np.sort(latencies)
         n = len(ordered)
         table[f"{level}, ms"] = [_ms(ordered, p) if n >= needed(p) else None for p in ps]
-        highest = max((p for p in (0.5, 0.9, 0.95, 0.99, 0.999, 0.9999) if n >= needed(p)), default=None)
+        highest = max((p for p in SHOWN if n >= needed(p)), default=None)
         if highest is None:
             notes.append(f"{level} is not drawn: it has {n} successes, the median needs {needed(0.5)}")
             continue
@@ -68,7 +70,9 @@ def percentiles(
         ends.append(End(level.removeprefix("batching "), float(np.log10(spread[-1])), y[-1], style))
         takeaways.append(f"{level} reaches {format_seconds(y[-1] / 1e3)} at p{100 * highest:g} (n = {n:,})")
         if highest < 0.999:
-            notes.append(f"{level} ends at p{100 * highest:g}: {n:,} successes; p99.9 needs {needed(0.999):,}")
+            following = next(p for p in SHOWN if p > highest)
+            more = f"p{100 * following:g} needs {needed(following):,}"
+            notes.append(f"{level} ends at p{100 * highest:g}: {n:,} successes; {more}")
     if not traces:
         return nothing_to_draw(title, notes[0] if notes else "no successful request at this load", height=height)
     y_range, margin["r"] = log_range(drawn), room(ends)
