@@ -12,6 +12,7 @@ from lab.measure.planner.heldout import MOST_USED, Trust
 from lab.measure.planner.limits import Limit
 from lab.measure.planner.planner import Prediction
 from lab.measure.planner.simulator import Routing
+from lab.measure.samples import is_time
 from lab.measure.words import (
     NOT_MEASURED,
     format_fraction,
@@ -61,6 +62,8 @@ def figure(told: Told, metric: str) -> tuple[str, str]:
     value = getattr(told.predicted, metric)
     if value is None:
         return NOT_MEASURED, ""
+    if told.load_fraction > 1 and is_time(metric):
+        return "without limit", "above its capacity the queue grows for as long as that lasts"
     if metric in told.bounds:
         low, high = told.bounds[metric]
         return format_metric(metric, value), format_range(low, high, lambda one: format_metric(metric, one))

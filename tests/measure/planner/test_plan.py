@@ -122,6 +122,13 @@ def test_above_85_percent_there_is_none():
     assert plan_words.figure(told, "latency_p95_s")[1] == "above 85 % of capacity: no interval"
 
 
+def test_above_capacity_no_latency_is_told():
+    told = answers.tell(queue(), Setting(150), None)
+    assert told.load_fraction > 1
+    assert plan_words.figure(told, "latency_p99_s")[0] == "without limit"
+    assert plan_words.figure(told, "throughput_rps")[0] != "without limit"
+
+
 def test_how_far_outside_is_said():
     model = queue(size=8)
     inside = answers.tell(model, Setting(50), None)
