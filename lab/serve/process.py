@@ -3,7 +3,8 @@
 A keeper thread starts the child, copies its output, and lives as long as the child: Linux delivers the parent-death
 signal when the *thread* that started the child ends, not when the process does. The signal is set by a small Python
 program that then becomes the child (exec), because running code between fork and exec of a threaded process can
-deadlock. The child is killed rather than asked: nobody is left to wait for it.
+deadlock. The child is killed rather than asked: nobody is left to wait for it. Whatever the child started in its
+session is killed once its end is seen.
 
 Knows nothing of Triton.
 """
@@ -11,10 +12,12 @@ Knows nothing of Triton.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -44,6 +47,7 @@ class Process:
         self._started = threading.Event()
         self._log = log
         self._niceness = niceness
+        self._session_ended = False
         keeper = threading.Thread(target=self._keep, args=(list(command), dict(environment)), daemon=True)
         keeper.name = f"keeper of {Path(command[0]).name}"
         keeper.start()
@@ -60,7 +64,10 @@ class Process:
     def exit_status(self) -> int | None:
         """None while it runs; -N when signal N ended it."""
         assert self._child is not None  # noqa: S101
-        return self._child.poll()
+        status = self._child.poll()
+        if status is not None:
+            self._end_session()
+        return status
 
     def wait(self, timeout_s: float) -> bool:
         """Whether it has ended within the limit."""
@@ -69,7 +76,15 @@ class Process:
             self._child.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return False
+        self._end_session()
         return True
+
+    def _end_session(self) -> None:
+        """What it started ends with it: a stub of Triton's whose server was killed may wait for ever for its word."""
+        if not self._session_ended:
+            self._session_ended = True
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
 
     def _keep(self, command: list[str], environment: dict[str, str]) -> None:
         become = [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), *command]

@@ -51,6 +51,13 @@ def test_the_child_survives_the_thread_that_asked_for_it(tmp_path):
     assert child.exit_status == -signal.SIGKILL
 
 
+def test_what_the_child_started_ends_with_it(tmp_path):
+    child = Process(["/bin/sh", "-c", "sleep 600 & echo $!"], {}, tmp_path / "log")
+    assert child.wait(10)
+    (grandchild,) = until(lambda: last_lines(tmp_path / "log", 1))
+    until(lambda: born(int(grandchild)) is None)
+
+
 def test_both_output_streams_are_in_the_log(tmp_path):
     child = Process(["/bin/sh", "-c", "echo out; echo err >&2; exit 3"], {}, tmp_path / "deep" / "log")
     assert child.wait(10)
