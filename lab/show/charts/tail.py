@@ -33,7 +33,7 @@ def waterfall(joined: Joined, slow: Slow) -> Chart:
     traces: list[dict[str, Any]] = []
     back = (joined.done_ns - joined.stamps[:, 5]) / 1e9
     for part, held in SEEN.items():
-        whole = sum(parts[one] for one in held) - (back if part == "network" else 0.0)
+        whole = np.sum([parts[one] for one in held], axis=0) - (back if part == "network" else 0.0)
         seconds = np.array([whole[at[n]] for n in rows])
         traces.append(_bar(part, labels, base, 1e3 * seconds))
         base = base + 1e3 * seconds
