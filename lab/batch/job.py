@@ -61,6 +61,13 @@ class Job:
     chat: bool = False
     overwrite: bool = False
 
+    def rows(self) -> Iterator[Row]:
+        return table.rows(self.source, self.asked_column, self.id_column)
+
+    @property
+    def asked_column(self) -> str:
+        return self.column or questions.COLUMNS[self.spec.family]
+
 
 @dataclass
 class Progress:
@@ -126,7 +133,7 @@ def identity(job: Job, digest: str) -> dict[str, Any]:
     place = weights.folder(job.spec)
     return {
         "input": digest,
-        "column": job.column or questions.COLUMNS[job.spec.family],
+        "column": job.asked_column,
         "id_column": job.id_column,
         "model": job.spec.model_dump(mode="json", exclude_defaults=True) | {"family": job.spec.family},
         "weights": quantized.contents(place) if place is not None else [],
@@ -169,7 +176,6 @@ class _Work:
     def __init__(self, job: Job, server: Server, kept: parts.Parts, lines: int | None, report: Report) -> None:
         self._job, self._server, self._kept, self._report = job, server, kept, report
         self._family = job.spec.family
-        self._column = job.column or questions.COLUMNS[self._family]
         place = weights.tokenizer(job.spec)
         if self._family == "embedder":
             place = (weights.folder(job.spec) or Path()) / "tokenizer.json"
@@ -223,8 +229,7 @@ class _Work:
         limit = SHARD_ROWS.get(self._family, OTHER_ROWS)
         shard: list[Row] = []
         size = 0
-        source = table.rows(self._job.source, self._column, self._job.id_column)
-        for row in itertools.islice(source, skip, None):
+        for row in itertools.islice(self._job.rows(), skip, None):
             row = questions.asked(self._family, row)
             if self._job.chat and row.error is None:
                 row = Row(as_turn(row.value), row.id)
@@ -248,7 +253,8 @@ class _Work:
         ]
 
     def _part(self, start: int, rows: list[Row], answers: list[Answer]) -> pa.Table:
-        whole = [{"row": start + i, "id": row.id} | answer for i, (row, answer) in enumerate(zip(rows, answers))]  # noqa: B905
+        pairs = enumerate(zip(rows, answers, strict=True), start)
+        whole = [{"row": number, "id": row.id} | answer for number, (row, answer) in pairs]
         columns = {name: [row.get(name) for row in whole] for name in self._schema.names}
         return pa.table(columns, schema=self._schema)
 
@@ -278,7 +284,7 @@ def repeated_ids(job: Job) -> tuple[int, str | None]:
     """(ids that more than one row has, one of them): who joins by them would join wrong."""
     seen: set[bytes] = set()
     repeated: dict[bytes, str] = {}
-    for row in table.rows(job.source, job.column or questions.COLUMNS[job.spec.family], job.id_column):
+    for row in job.rows():
         if row.id is not None:
             short = hashlib.blake2b(row.id.encode(), digest_size=8).digest()
             if short in seen and len(repeated) < 100_000:
