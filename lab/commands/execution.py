@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from lab.commands.run_document import add_price, tell
 from lab.commands.terminal import INTERRUPTED, add_json, say
 from lab.errors import InputError, LabError
 
 if TYPE_CHECKING:
+    from lab.run.folder import RunFolder
+    from lab.run.runner import Stop
     from lab.spec import Experiment
 
 
@@ -33,35 +35,16 @@ def execute(
 ) -> int:
     """Runs it in this process and prints what came out, also of a run that failed; the exit status. `assumed`: what its
     figures hold for alone, in sentences that are kept with them."""
-    from lab.run import devices, preflight, results, runner
-    from lab.run.folder import new_run_id
+    from lab.run import devices, results, runner
     from lab.run.prices import find
 
     experiment, missing = (experiment, []) if url is not None else devices.without_missing(experiment)
     if options.price is not None:
         find(options.price)  # before there is a run that cannot be priced
-    preflight.check(experiment, url)
-    run_id = new_run_id(experiment.id) if options.run_id is None else free(options.run_id)
-    stop = runner.Stop().on_signals()
     bet = getattr(options, "bet", None)
-    folder = runner.create(
-        experiment,
-        run_id,
-        quick=quick,
-        settings=options.settings,
-        url=url,
-        missing=missing,
-        bet=None if bet is None else dataclasses.asdict(bet),
-    )
-    for note in assumed:
-        folder.event("assumed", text=note)
-    say(f"run {folder.run_id}")
+    made = {"missing": missing, "bet": None if bet is None else dataclasses.asdict(bet)}
+    folder, stop, report = begin(experiment, experiment.id, options, quick=quick, url=url, assumed=assumed, **made)
     failure: LabError | None = None
-
-    def report(line: str) -> None:
-        folder.log(line)
-        say(line)
-
     try:
         runner.run(experiment, folder, stop=stop, report=report, url=url)
     except LabError as error:
@@ -79,6 +62,36 @@ def execute(
     if failure is not None:
         raise failure
     return INTERRUPTED if stop() else 0
+
+
+def begin(
+    experiment: Experiment,
+    name: str,
+    options: argparse.Namespace,
+    *,
+    url: str | None,
+    assumed: Sequence[str],
+    quick: bool = False,
+    **made: Any,
+) -> tuple[RunFolder, Stop, Callable[[str], None]]:
+    """A checked experiment's run folder, called after `name`, the stop that signals ask for, and where a line of
+    progress goes. `made`: what else runner.create takes."""
+    from lab.run import preflight, runner
+    from lab.run.folder import new_run_id
+
+    preflight.check(experiment, url)
+    run_id = new_run_id(name) if options.run_id is None else free(options.run_id)
+    stop = runner.Stop().on_signals()
+    folder = runner.create(experiment, run_id, quick=quick, settings=options.settings, url=url, **made)
+    for note in assumed:
+        folder.event("assumed", text=note)
+    say(f"run {folder.run_id}")
+
+    def report(line: str) -> None:
+        folder.log(line)
+        say(line)
+
+    return folder, stop, report
 
 
 def free(run_id: str) -> str:

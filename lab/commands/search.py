@@ -6,7 +6,7 @@ import argparse
 
 from lab.commands.given_options import add_given_options, wishes
 from lab.commands.load import batching
-from lab.commands.terminal import INTERRUPTED, add_json, print_json, say
+from lab.commands.terminal import INTERRUPTED, add_json, print_json
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -26,12 +26,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from lab.commands.execution import free
+    from lab.commands.execution import begin
     from lab.errors import InputError
-    from lab.run import given, preflight, results, search
+    from lab.run import given, results, search
     from lab.run.catalogue import single
-    from lab.run.folder import new_run_id
-    from lab.run.runner import Stop, create
     from lab.spec import Slo, parse, set_path
 
     limits = {"latency_s": options.latency, "ttft_s": options.ttft, "itl_s": options.itl}
@@ -46,18 +44,7 @@ def run(options: argparse.Namespace) -> int:
     asked = {"arrival": arrival, "duration_s": 4.0, "warmup_s": 0.8, **plan.workload}
     experiment = single(model, asked, options.settings, name="search")
     experiment = set_path(experiment, "slo", parse(Slo, {**slo, "percentile": options.percentile}))
-    preflight.check(experiment, options.url)
-    run_id = new_run_id("search") if options.run_id is None else free(options.run_id)
-    stop = Stop().on_signals()
-    folder = create(experiment, run_id, quick=False, settings=options.settings, url=options.url)
-    for note in plan.notes:
-        folder.event("assumed", text=note)
-    say(f"run {folder.run_id}")
-
-    def report(line: str) -> None:
-        folder.log(line)
-        say(line)
-
+    folder, stop, report = begin(experiment, "search", options, url=options.url, assumed=plan.notes)
     search.run(
         experiment,
         folder,
@@ -69,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     )
     document = results.document(folder)
     if options.json:
-        print_json({"run": run_id, **document["search"]})
+        print_json({"run": folder.run_id, **document["search"]})
     else:
         print(document["search"]["text"])
     return INTERRUPTED if stop() else 0

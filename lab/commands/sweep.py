@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from lab.commands.given_options import add_given_options, wishes
-from lab.commands.terminal import INTERRUPTED, add_json, print_json, say
+from lab.commands.terminal import INTERRUPTED, add_json, print_json
 from lab.errors import InputError
 
 
@@ -33,11 +33,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from lab.commands.execution import free
-    from lab.run import given, preflight, sweep
+    from lab.commands.execution import begin
+    from lab.run import given, sweep
     from lab.run.catalogue import single
-    from lab.run.folder import new_run_id
-    from lab.run.runner import Stop, create
     from lab.spec import Slo, parse_setting, set_paths
 
     knobs = dict(parse_setting(knob) for knob in options.knob)
@@ -56,24 +54,13 @@ def run(options: argparse.Namespace) -> int:
     experiment = single(plan.model, asked | plan.workload, options.settings, name="sweep")
     slo = Slo(latency_s=options.latency / 1e3)
     experiment = set_paths(experiment, [("slo", slo), ("factors", {p: tuple(v) for p, v in knobs.items()})])
-    preflight.check(experiment, options.url)
-    run_id = new_run_id("sweep") if options.run_id is None else free(options.run_id)
-    stop = Stop().on_signals()
-    folder = create(experiment, run_id, quick=False, settings=options.settings, url=options.url)
-    for note in plan.notes:
-        folder.event("assumed", text=note)
-    say(f"run {folder.run_id}")
-
-    def report(line: str) -> None:
-        folder.log(line)
-        say(line)
-
+    folder, stop, report = begin(experiment, "sweep", options, url=options.url, assumed=plan.notes)
     guided = len(knobs) > 2 if options.guided is None else options.guided
     found = sweep.run(
         experiment, folder, guided=guided, minutes=options.minutes, stop=stop, report=report, url=options.url
     )
     if options.json:
-        print_json({"run": run_id, **found})
+        print_json({"run": folder.run_id, **found})
     else:
         print("\n".join([*lines(found), "", found["text"]]))
     return INTERRUPTED if stop() else 0
