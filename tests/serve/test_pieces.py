@@ -12,6 +12,8 @@ from numba import njit
 from lab.serve.models import pieces
 from lab.serve.models.vector_code import add_atomically, read_atomically
 
+pytestmark = pytest.mark.kernels
+
 
 @njit(nogil=True)
 def work(meeting: Any, sizes: Any, done: Any, threads: Any, me: Any) -> None:
@@ -26,7 +28,7 @@ def work(meeting: Any, sizes: Any, done: Any, threads: Any, me: Any) -> None:
             else:
                 done[phase, piece] += 1
             count += 1
-        pieces.finish(meeting, phase, threads, count)
+        pieces.finish(meeting, phase, threads, me, count)
         pieces.wait(meeting, phase, sizes[phase], threads)
 
 
@@ -43,6 +45,63 @@ def test_each_piece_is_taken_once_and_no_phase_begins_before_the_last_is_done(th
     for each in team:
         each.join()
     assert [row.tolist() for row in done] == [[1] * n + [0] * (40 - n) for n in sizes]
+
+
+@njit(nogil=True)
+def compute(meeting: Any, sizes: Any, results: Any, done: Any, threads: Any, me: Any) -> None:
+    """As kernels.product: a piece's result is the number of results of the phase before, written by who is first."""
+    for phase in range(len(sizes)):
+        while True:
+            holder, piece = me, pieces.take(meeting, phase, sizes[phase], threads, me)
+            if piece >= 0:
+                pieces.hold(meeting, phase, threads, me, piece)
+            else:
+                holder, piece = pieces.held_up(meeting, phase, sizes[phase], threads, me)
+                if piece < 0:
+                    break
+            result = results[phase - 1, : sizes[phase - 1]].sum() if phase > 0 else 1
+            if pieces.settle(meeting, phase, threads, holder, piece):
+                results[phase, piece] = result // (sizes[phase - 1] if phase > 0 else 1)
+                done[phase, piece] += 1
+                pieces.finish(meeting, phase, threads, me, 1)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_a_piece_that_is_done_twice_is_written_once(threads: int) -> None:
+    random = np.random.default_rng(threads)
+    sizes = random.integers(1, 12, 500)
+    results, done = np.zeros((len(sizes), 12), np.int64), np.zeros((len(sizes), 12), np.int64)
+    meeting = np.zeros(pieces.places(len(sizes), threads), np.int64)
+    team = [
+        threading.Thread(target=compute, args=(meeting, sizes, results, done, threads, me)) for me in range(threads)
+    ]
+    for each in team:
+        each.start()
+    for each in team:
+        each.join()
+    assert [row.tolist() for row in done] == [[1] * n + [0] * (12 - n) for n in sizes]
+    assert results.tolist() == done.tolist()  # each is its phase's mean, and the first phase's are 1
+
+
+@njit
+def take_and_hold(meeting: Any, count: Any, threads: Any, me: Any) -> Any:
+    piece = pieces.take(meeting, 0, count, threads, me)
+    pieces.hold(meeting, 0, threads, me, piece)
+    return piece
+
+
+@njit(nogil=True)
+def compute_alone(meeting: Any, sizes: Any, results: Any, done: Any, me: Any) -> None:
+    compute(meeting, sizes, results, done, 2, me)
+
+
+def test_who_is_held_up_in_a_piece_holds_up_nobody() -> None:
+    sizes, meeting = np.array([7, 3]), np.zeros(pieces.places(2, 2), np.int64)
+    results, done = np.zeros((2, 7), np.int64), np.zeros((2, 7), np.int64)
+    held = take_and_hold(meeting, 7, 2, 1)  # and is never seen again until both phases are over
+    compute_alone(meeting, sizes, results, done, 0)
+    assert done.tolist() == [[1] * 7, [1, 1, 1, 0, 0, 0, 0]]
+    assert not njit(lambda m: pieces.settle(m, 0, 2, 1, held))(meeting)
 
 
 @njit(nogil=True)

@@ -208,5 +208,5 @@ def attention(
         if answer:
             attend(shape, weights, cache, space, row, position, keys, values, head, me)
         done += 1
-    finish(space.meeting, phase, threads, done)
+    finish(space.meeting, phase, threads, me, done)
     wait(space.meeting, phase, pieces, threads)

@@ -178,7 +178,7 @@ def entered(
         for row in range(piece * TILE, min((piece + 1) * TILE, rows)):
             enter_row(shape, weights, matrix, which, pairs, columns, row, adapted, space, out, row, me)
         done += 1
-    finish(space.meeting, phase, threads, done)
+    finish(space.meeting, phase, threads, me, done)
     wait(space.meeting, phase, pieces, threads)
     return pairs if as_they_are else out
 
@@ -232,7 +232,7 @@ def run(me: Any, shape: Any, weights: Any, batch: Any, cache: Any, space: Any, l
             break
         embed(weights, batch.tokens[row], space.x, row, shape.hidden)
         done += 1
-    finish(meeting, phase, threads, done)
+    finish(meeting, phase, threads, me, done)
     wait(meeting, phase, rows, threads)
     phase += 1
     hidden_blocks, qkv_blocks, mlp_blocks = space.x.shape[1] // BLOCK, space.qkv.shape[1] // BLOCK, shape.mlp // LANES

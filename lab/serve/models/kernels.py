@@ -16,7 +16,7 @@ from numba import njit
 
 from .formats import BF16, BLOCK, INT4, INT8, INT8_WEIGHT, LANES
 from .low_rank import lift
-from .pieces import finish, take, wait
+from .pieces import finish, held_up, hold, settle, take
 from .tiles import FEW, LEVELS, TILE, tile_bf16, tile_int4, tile_int8, tile_int8_weight
 from .vector_code import bits, from_bits, nearest, rounded
 
@@ -156,12 +156,18 @@ def product(
 ) -> None:
     """`rows` rows of x, as the matrix wants them, times the matrix, each changed by its adapter, ended by `end` in
     `out`; all threads' work."""
-    sums, words, threads = space.sums[me], words_of(matrix), len(space.sums)
-    passes, done = rows // TILE + (rows % TILE + FEW - 1) // FEW, 0
+    sums, words, threads, meeting = space.sums[me], words_of(matrix), len(space.sums), space.meeting
+    passes = rows // TILE + (rows % TILE + FEW - 1) // FEW
+    if rows == 0:
+        return
     while True:
-        block = take(space.meeting, phase, blocks, threads, me)
-        if block < 0:
-            break
+        holder, block = me, take(meeting, phase, blocks, threads, me)
+        if block >= 0:
+            hold(meeting, phase, threads, me, block)
+        else:
+            holder, block = held_up(meeting, phase, blocks, threads, me)
+            if block < 0:
+                return
         at, ahead, stride = matrix.at + block * words, AHEAD, 4 * words // matrix.steps
         if passes > 1:  # each asks for its part of the next block, so that reading never waits for computing
             ahead, stride = 4 * words, stride // passes
@@ -174,6 +180,8 @@ def product(
             scale(matrix, arena, at, sums, n)
             if adapted.on:
                 lift(adapted, row, n, block, sums)
+            if row == 0 and not settle(meeting, phase, threads, holder, block):
+                break  # another one was faster
             if end == STORE:
                 store(sums, n, out, row, block)
             elif end == ADD:
@@ -181,9 +189,8 @@ def product(
             else:
                 swiglu(sums, n, out, row, block)
             row += n
-        done += 1
-    finish(space.meeting, phase, threads, done)
-    wait(space.meeting, phase, blocks, threads)
+        if row > 0:
+            finish(meeting, phase, threads, me, 1)
 
 
 # --- rows as they enter a product ---------------------------------------------------------------------------------

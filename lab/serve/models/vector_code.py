@@ -97,6 +97,29 @@ def uncounted(typing: Any, arrays: Any) -> Any:
 
 
 @intrinsic
+def write_atomically(typing: Any, array: Any, index: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        builder.store_atomic(arguments[2], builder.gep(data, [arguments[1]]), "seq_cst", 8)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, types.int64), generate
+
+
+@intrinsic
+def exchange_atomically(typing: Any, array: Any, index: Any, old: Any, new: Any) -> Any:
+    """array[index] = new where it is `old`; whether it was."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        place = builder.gep(data, [arguments[1]])
+        found = builder.cmpxchg(place, arguments[2], arguments[3], "seq_cst", "seq_cst")
+        return builder.extract_value(found, 1)
+
+    return types.boolean(array, types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
 def breathe(typing: Any) -> Any:
     """A short pause inside a waiting loop."""
 
