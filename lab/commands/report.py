@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
+from lab import atomic
 from lab.commands.run_document import add_price
 from lab.errors import FolderError, InputError
 
@@ -47,11 +47,8 @@ def _write(options: argparse.Namespace) -> str:
     names = [Name.read(text) for text in options.runs]
     made = report(names, claim=options.claim, price=price, waivers=waivers)
     data = (to_html(made) if out.suffix == ".html" else to_markdown(made)).encode()
-    hidden = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        hidden.write_bytes(data)
-        hidden.replace(out)
+        atomic.write(out, data)
     except OSError as error:
-        hidden.unlink(missing_ok=True)
         raise InputError(f"--out {options.out!r}: {error.strerror}; allowed: a file that can be written") from None
     return f"{out}: {len(data) / 1024:,.0f} KiB, {made.open_questions} questions stay open"

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import uvicorn
 
-from lab import priority
+from lab import atomic, priority
 from lab.errors import InputError, LabError, ServerError
 from lab.gateway.app import make_app
 from lab.gateway.core import Gateway, Settings
@@ -108,10 +108,8 @@ def _run(routes: Routes, wishes: Wishes, listening: socket.socket, residency: Re
     # uvicorn raises the signal that ended it once more, when all is over; what is left to do must still be done.
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        new = note.with_name(f".{note.name}.{os.getpid()}")
         told = {"pid": os.getpid(), "started": born(os.getpid()), "url": f"http://{host}:{port}"}
-        new.write_text(json.dumps(told))
-        new.replace(note)
+        atomic.write(note, json.dumps(told))
         print(f"gateway on http://{host}:{port} for {', '.join(routes.by_name)}", flush=True)
         gc.collect()
         gc.freeze()

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lab import atomic
 from lab.errors import FolderError, InputError
 from lab.measure.cost import machine
 from lab.measure.records import SCHEMA_VERSION
@@ -120,12 +121,9 @@ def record(run_id: str, limit_bytes: int = LIMIT_BYTES) -> tuple[str, Manifest]:
 
 
 def write(path: Path, text: str) -> None:
-    hidden = path.with_name(f".{path.name}.part")
     try:
-        hidden.write_text(text)
-        hidden.replace(path)
+        atomic.write(path, text)
     except OSError as error:
-        hidden.unlink(missing_ok=True)
         raise FolderError(f"{path}: {error.strerror}; allowed: a file that can be written") from None
 
 

@@ -32,6 +32,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lab import atomic
 from lab.errors import FolderError
 from lab.home import home
 from lab.measure.records import REQUESTS, SCHEMA_VERSION, SERVER, TELEMETRY, WAITS
@@ -196,7 +197,7 @@ class RunFolder:
             _append(path, f"{_utc_now()} {line.rstrip()}\n")
             if path.stat().st_size > LOG_LIMIT_BYTES:
                 kept = path.read_bytes()[-LOG_LIMIT_BYTES // 2 :]
-                _replace(path, kept[kept.find(b"\n") + 1 :])
+                atomic.write(path, kept[kept.find(b"\n") + 1 :])
 
     def _replace(self, name: str, value: dict[str, Any], *, final: bool = False) -> None:
         data = json.dumps(value, indent=1, allow_nan=False).encode()
@@ -204,12 +205,12 @@ class RunFolder:
         try:
             with self._lock:
                 try:
-                    _replace(path, data)
+                    atomic.write(path, data)
                 except OSError as error:
                     if not final or error.errno not in (errno.ENOSPC, errno.EDQUOT):
                         raise
                     (self.path / "ballast").unlink(missing_ok=True)
-                    _replace(path, data)
+                    atomic.write(path, data)
         except OSError as error:
             raise FolderError(f"{path}: cannot be written: {error.strerror}; make room and run again") from error
 
@@ -276,16 +277,6 @@ def _object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise FolderError(f"{path}: damaged: holds {type(value).__name__}, expected an object")
     return value
-
-
-def _replace(path: Path, data: bytes) -> None:
-    hidden = path.parent / f".{path.name}.{os.getpid()}"
-    try:
-        hidden.write_bytes(data)
-        hidden.replace(path)
-    except OSError:
-        hidden.unlink(missing_ok=True)
-        raise
 
 
 def _append(path: Path, line: str) -> None:

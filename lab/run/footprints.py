@@ -8,12 +8,11 @@ requests. Of another version of the packages it may be wrong by a little; the ne
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab import home
+from lab import atomic, home
 from lab.measure.footprint import Footprint, copies, together
 from lab.serve.triton import Server
 from lab.spec import ModelSpec
@@ -46,9 +45,7 @@ def keep(spec: ModelSpec, found: Footprint) -> None:
         entries.pop(kind(spec), None)
         own = copies(found, 1)[0]
         entries[kind(spec)] = {"own_bytes": own.own_bytes, "files": dict(own.files)}
-        new = place.with_suffix(f".{os.getpid()}")
-        new.write_text(json.dumps(dict(list(entries.items())[-MOST_KEPT:])))
-        new.replace(place)
+        atomic.write(place, json.dumps(dict(list(entries.items())[-MOST_KEPT:])))
 
 
 def predicted_bytes(specs: Sequence[ModelSpec]) -> int | None:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from lab import atomic
 from lab.errors import LabError
 from lab.home import home
 from lab.load.ceiling import ceiling
@@ -57,9 +58,7 @@ def keep(rate_rps: float, workers: int) -> Ceiling:
         every = json.loads(target.read_text())
     except (OSError, ValueError):
         every = {}
-    new = target.with_suffix(f".{os.getpid()}")
-    new.write_text(json.dumps({**every, str(workers): asdict(found)}))
-    new.replace(target)
+    atomic.write(target, json.dumps({**every, str(workers): asdict(found)}))
     return found
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lab import atomic
 from lab.home import home
 from lab.measure.noise import Noise
 from lab.run.environment import environment
@@ -42,6 +42,4 @@ def read(of: Mapping[str, Any] | None = None) -> Noise | None:
 def keep(found: Noise) -> None:
     target = path(found.fingerprint)
     target.parent.mkdir(exist_ok=True)
-    new = target.with_suffix(f".{os.getpid()}")
-    new.write_text(json.dumps(found.to_dict(), indent=1))
-    new.replace(target)
+    atomic.write(target, json.dumps(found.to_dict(), indent=1))

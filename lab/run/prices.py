@@ -6,11 +6,11 @@ LAB_HOME/prices.csv     the whole catalogue as the user edited or imported it; d
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
 
+from lab import atomic
 from lab.errors import FolderError, InputError
 from lab.home import home
 from lab.measure import prices
@@ -70,12 +70,9 @@ def _keep(found: tuple[Price, ...]) -> tuple[Price, ...]:
     if not found:
         raise InputError(NONE)
     path = own()
-    hidden = path.with_name(f".prices.{os.getpid()}")
     try:
-        hidden.write_text(prices.written(found))
-        hidden.replace(path)
+        atomic.write(path, prices.written(found))
     except OSError as error:
-        hidden.unlink(missing_ok=True)
         raise FolderError(f"{path}: cannot be written: {error.strerror}") from None
     return found
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lab import home
+from lab import atomic, home
 from lab.errors import InputError, RunError
 from lab.measure.formats import BASELINES, format_label, is_baseline
 from lab.measure.quality import Answer, Quality, Sensitivity, first_difference, judge
@@ -149,9 +148,7 @@ def _read_file(place: Path) -> dict[str, Any] | None:
 
 
 def _write_file(place: Path, document: dict[str, Any]) -> None:
-    partial = place.with_suffix(f".partial-{os.getpid()}")
-    partial.write_text(json.dumps(document) + "\n")
-    partial.replace(place)
+    atomic.write(place, json.dumps(document) + "\n")
 
 
 def _blocks_place(spec: ModelSpec) -> Path | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from lab import atomic
 from lab.home import home
 from lab.run import passport
 
@@ -25,9 +25,7 @@ def keep(tests: Sequence[dict[str, Any]]) -> None:
         "created_utc": datetime.now(UTC).isoformat(timespec="seconds"),
         "tests": list(tests),
     }
-    new = target.with_suffix(f".{os.getpid()}")
-    new.write_text(json.dumps(document, indent=1))
-    new.replace(target)
+    atomic.write(target, json.dumps(document, indent=1))
 
 
 def read() -> dict[str, Any] | None:

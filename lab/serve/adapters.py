@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import queue
 import shutil
 import sys
@@ -27,7 +26,7 @@ import numpy as np
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from lab import home
+from lab import atomic, home
 from lab.errors import FetchError, InputError, ModelError
 from lab.serve import job, llama_weights, quantized
 from lab.serve.lora.lessons import lessons
@@ -151,9 +150,7 @@ def write(spec: ModelSpec, version: Path) -> None:
     if not spec.adapters or spec.merge_adapters:
         place.unlink(missing_ok=True)
         return
-    new = place.with_name(f".{FILE}.{os.getpid()}")
-    new.write_text(json.dumps({name: str(folder) for name, folder in folders(spec).items()}, indent=2) + "\n")
-    new.replace(place)
+    atomic.write(place, json.dumps({name: str(folder) for name, folder in folders(spec).items()}, indent=2) + "\n")
 
 
 def update(server: Server, spec: ModelSpec) -> dict[str, Any]:

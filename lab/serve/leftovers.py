@@ -9,11 +9,11 @@ and are never touched.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab import atomic
 from lab.home import home
 from lab.serve.process import is_same
 
@@ -34,9 +34,7 @@ def new_prefix() -> str:
 def record(prefix: str, pid: int, started: float) -> None:
     """Remembers whose regions `prefix` marks."""
     folder = _records()
-    new = folder / f".{prefix}.{os.getpid()}"
-    new.write_text(json.dumps({"prefix": prefix, "pid": pid, "started": started}))
-    new.replace(folder / f"{prefix}.json")
+    atomic.write(folder / f"{prefix}.json", json.dumps({"prefix": prefix, "pid": pid, "started": started}))
 
 
 def find() -> list[Leftover]:

@@ -10,13 +10,12 @@ Python 3.12 is the newest that numpy 1.26 has wheels for.
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import venv
 from pathlib import Path
 
-from lab import home
+from lab import atomic, home
 
 _NUMPY = "1.26.4"
 _PLATFORM = "manylinux_2_17_x86_64.manylinux2014_x86_64"
@@ -48,9 +47,7 @@ def prepare(progress: home.Progress | None = None) -> Path:
                 return _python().parent
             shutil.rmtree(folder(), ignore_errors=True)
             venv.EnvBuilder(symlinks=True, with_pip=False).create(folder())
-            new = _path_file().with_suffix(f".{os.getpid()}")
-            new.write_text(_paths())
-            new.replace(_path_file())
+            atomic.write(_path_file(), _paths())
     return _python().parent
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab import atomic
 from lab.home import home
 from lab.serve.process import is_same
 
@@ -51,9 +51,7 @@ def write(state: ServerRecord) -> bool:
     other = read()
     if other is not None and (other.pid, other.prefix) != (state.pid, state.prefix):
         return False
-    new = path().with_name(f".server.json.{os.getpid()}")
-    new.write_text(json.dumps(dataclasses.asdict(state), indent=1) + "\n")
-    new.replace(path())
+    atomic.write(path(), json.dumps(dataclasses.asdict(state), indent=1) + "\n")
     return True
 
 

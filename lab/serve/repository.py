@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +21,7 @@ from typing import NamedTuple
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
+from lab import atomic
 from lab.errors import InputError
 from lab.serve import adapters, weights
 from lab.spec import LLM_FIELDS, ModelSpec
@@ -158,12 +158,16 @@ def write_model(spec: ModelSpec, repository: Path) -> Path:
     version.mkdir(parents=True, exist_ok=True)
     adapters.write(spec, version)
     source = weights.folder(spec)
-    _replace(version / "weights", lambda new: new.symlink_to(source) if source else None)
+    if source is None:
+        (version / "weights").unlink(missing_ok=True)
+    else:
+        with atomic.replacing(version / "weights") as new:
+            new.symlink_to(source)
     # With their times, by which Python (and numba) tell whether what they compiled at an earlier load is still true.
     for name in imported(spec.family):
-        _replace(version / f"{name}.py", lambda new, name=name: shutil.copy2(MODELS / f"{name}.py", new))
-    _replace(version / "model.py", lambda new: shutil.copy2(MODELS / f"{spec.family}.py", new))
-    _replace(folder / "config.pbtxt", lambda new: new.write_text(text))
+        _copy(name, version / f"{name}.py")
+    _copy(spec.family, version / "model.py")
+    atomic.write(folder / "config.pbtxt", text)
     return folder
 
 
@@ -180,12 +184,6 @@ def imported(family: str) -> list[str]:
     return found
 
 
-def _replace(path: Path, make) -> None:  # type: ignore[no-untyped-def]
-    """`path` made by `make` under another name and moved into place; removed when `make` makes nothing."""
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    new.unlink(missing_ok=True)
-    make(new)
-    if os.path.lexists(new):
-        new.replace(path)
-    else:
-        path.unlink(missing_ok=True)
+def _copy(module: str, place: Path) -> None:
+    with atomic.replacing(place) as new:
+        shutil.copy2(MODELS / f"{module}.py", new)

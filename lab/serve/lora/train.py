@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +25,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn.functional import cross_entropy, embedding, linear, scaled_dot_product_attention, silu
 
+from lab import atomic
 from lab.serve.chat import END
 from lab.serve.models.adapter_folder import CONFIG, WEIGHTS, Adapter, LowRank, shapes, write
 from lab.serve.models.decoder import reader
@@ -58,6 +58,7 @@ Progress = Callable[[str, int, int], None]
 
 def train(source: Path, folder: Path, lesson: Lesson, recipe: Recipe, progress: Progress) -> None:
     """Fills `folder`, which may hold what an earlier try finished, from the Hugging Face folder `source`."""
+    atomic.sweep(folder)
     student = _Student(source, lesson, recipe)
     epoch, losses = student.resume(folder / STATE)
     while epoch < recipe.epochs:
@@ -191,9 +192,9 @@ class _Student:
         tensors = {name: values.detach() for name, values in self._learnt.items()}
         for number, moments in enumerate(self._moments):
             tensors |= {f"{name}.{number}": values for name, values in zip(self._learnt, moments, strict=True)}
-        new = place.with_suffix(f".{os.getpid()}")
-        save_file(tensors, new, metadata={"epoch": str(epoch), "steps": str(self._steps), "losses": json.dumps(losses)})
-        new.replace(place)
+        told = {"epoch": str(epoch), "steps": str(self._steps), "losses": json.dumps(losses)}
+        with atomic.replacing(place) as new:
+            save_file(tensors, new, metadata=told)
 
     def resume(self, place: Path) -> tuple[int, list[float]]:
         """(epochs done, their losses); from the beginning when nothing is kept, or it is of another shape."""

@@ -24,6 +24,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn.functional import embedding
 
+from lab import atomic
 from lab.serve.models.decoder import reader
 from lab.serve.models.llama_config import LlamaConfig
 
@@ -52,6 +53,7 @@ def build(source: Path, folder: Path, recipe: Recipe, progress: Progress) -> Non
     config = LlamaConfig.read(source, quantized=True)
     check_widths(config, recipe.group_size)
     _check_finite(source)
+    atomic.sweep(folder)
     read, scheme = reader(source), _scheme(source)
     walk = _Walk(source, config, recipe, read) if recipe.is_calibrated and scheme is None else None
     total = sum(path.stat().st_size for path in source.glob("*.safetensors"))
@@ -177,9 +179,8 @@ def _rest(config: LlamaConfig, read: Read) -> dict[str, Tensor]:
 
 
 def _save(tensors: dict[str, Tensor], path: Path) -> None:
-    partial = path.with_suffix(".partial")
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial, metadata={"format": "pt"})
-    partial.replace(path)
+    with atomic.replacing(path) as new:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, new, metadata={"format": "pt"})
 
 
 def _write_documents(
@@ -206,9 +207,7 @@ def _write_documents(
         "matrices": matrices | {name: {"bits": 8} for name in _in_8_bit(config)},
         "files": {path.name: sha256(path) for path in files},
     }
-    partial = folder / f"{DOCUMENT}.partial"
-    partial.write_text(json.dumps(document, indent=1) + "\n")
-    partial.replace(folder / DOCUMENT)
+    atomic.write(folder / DOCUMENT, json.dumps(document, indent=1) + "\n")
 
 
 def _scheme(source: Path) -> Scheme | None:
