@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from dataclasses import asdict
 
 from lab.commands.model_options import add_model, model
@@ -20,6 +19,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from lab.run import quality, quality_text
     from lab.run.lock import MeasureLock
+    from lab.run.turn import once
 
     chosen = model(options)
     quality.check(chosen)  # before it waits for its turn
@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
     if options.blocks:
         quality.check_blocks(chosen)
     with MeasureLock("quality") as lock:  # it takes all processors, and a run would measure that
-        lock.acquire(_tell_once())
+        lock.acquire(once(say))
         found = [quality.evaluate(each) for each in models]
         blocks = quality.evaluate_blocks(chosen) if options.blocks else ()
     if options.json:
@@ -38,15 +38,3 @@ def run(options: argparse.Namespace) -> int:
         of_blocks = quality_text.blocks(found[-1].format, blocks) if blocks else ()
         print("\n".join([*quality_text.table(found), *of_blocks]))
     return 0
-
-
-def _tell_once() -> Callable[[int, str], None]:
-    """Says behind whom it waits, once of each."""
-    told: set[str] = set()
-
-    def tell(place: int, holder: str) -> None:
-        if holder not in told:
-            told.add(holder)
-            say(f"waiting: place {place} behind {holder}")
-
-    return tell

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from typing import Any
 
 from lab.commands.given_options import add_given_options, wishes
 from lab.commands.terminal import INTERRUPTED, add_json, print_json
@@ -66,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     return INTERRUPTED if stop() else 0
 
 
-def lines(found: dict) -> list[str]:  # type: ignore[type-arg]
+def lines(found: Mapping[str, Any]) -> list[str]:
     """The points as a table, the frontier marked."""
     from lab.measure.words import format_metric, level_label, metric_label
     from lab.run.columns import aligned

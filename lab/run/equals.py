@@ -6,7 +6,6 @@ what that serves; what the figures vary by is this machine's noise (lab/measure/
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 from lab.errors import RunError
@@ -17,12 +16,10 @@ from lab.run import passport, results
 from lab.run.bench import Bench, managed
 from lab.run.catalogue import single
 from lab.run.folder import RunFolder, new_run_id
-from lab.run.lock import MeasureLock
 from lab.run.plan import Block
 from lab.run.runner import Stop, create
+from lab.run.turn import Report, turn
 from lab.spec import Experiment, Poisson, set_paths
-
-Report = Callable[[str], None]
 
 MODEL = {"name": "digits", "batching": {"max_batch_size": 32}}
 USERS, LOAD = 8, 0.5
@@ -37,40 +34,18 @@ def take(report: Report, *, quick: bool = False, stop: Stop | None = None) -> tu
     repeats, block_s = (QUICK_REPEATS, QUICK_BLOCK_S) if quick else (REPEATS, BLOCK_S)
     asked = {"arrival": {"kind": "closed", "concurrency": USERS}, "duration_s": block_s, "warmup_s": WARMUP_S}
     experiment = single(MODEL, asked, name="passport")
-    run_id = new_run_id("passport")
-    folder = create(experiment, run_id, quick=quick, settings=[], url=None)
-    state, message = "failed", "it ended without saying why"
-    try:
-        with MeasureLock(run_id) as lock:
-            lock.acquire(once(report))
-            folder.set_status(state="running", phase="A/A", progress=0.0)
-            with managed(folder) as server, Bench(folder, server, workers=1, cells=1, stopped=stop) as bench:
-                _measure(folder, bench, experiment, repeats, report, stop)
-        state, message = ("cancelled", "stopped by the user") if stop() else ("done", "")
-        if stop():
-            raise RunError("stopped: an unfinished passport is not kept")
-        found = _of_run(folder, experiment, block_s)
-        passport.keep(found)
-        return found, halves(folder, experiment)
-    except BaseException as error:
-        message = message or str(error)
-        raise
-    finally:
-        folder.write_summary(results.compute(folder, state=state, message=message))
-        folder.set_status(state=state, phase="A/A", progress=1.0, message=message)
-        folder.close()
-
-
-def once(report: Report) -> Callable[[int, str], None]:
-    """For MeasureLock.acquire: tells behind whom it waits when that changes."""
-    told: list[str] = []
-
-    def tell(place: int, holder: str) -> None:
-        if told[-1:] != [holder]:
-            told.append(holder)
-            report(f"waiting: place {place} behind {holder}")
-
-    return tell
+    folder = create(experiment, new_run_id("passport"), quick=quick, settings=[], url=None)
+    with (
+        turn(folder, "A/A", stop, report),
+        managed(folder) as server,
+        Bench(folder, server, workers=1, cells=1, stopped=stop) as bench,
+    ):
+        _measure(folder, bench, experiment, repeats, report, stop)
+    if stop():
+        raise RunError("stopped: an unfinished passport is not kept")
+    found = _of_run(folder, experiment, block_s)
+    passport.keep(found)
+    return found, halves(folder, experiment)
 
 
 def _measure(folder: RunFolder, bench: Bench, experiment: Experiment, repeats: int, report: Report, stop: Stop) -> None:

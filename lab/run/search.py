@@ -9,23 +9,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from typing import Any
 
-from lab.errors import InputError, LabError
+from lab.errors import InputError
 from lab.measure import search as pure
 from lab.measure.percentile import needed
 from lab.measure.search import Found, Search
 from lab.run import results
 from lab.run.bench import Bench, serving
-from lab.run.equals import once
 from lab.run.folder import RunFolder
-from lab.run.lock import MeasureLock
 from lab.run.plan import Block
 from lab.run.runner import Stop
+from lab.run.turn import Report, turn
 from lab.spec import ClosedLoop, Experiment, Poisson, Workload, set_paths
-
-Report = Callable[[str], None]
 
 USERS, CLOSED_S = 32, 3.0
 START = 0.5
@@ -50,26 +46,13 @@ def run(
     be measured."""
     if minutes <= 0:
         raise InputError(f"--minutes {minutes:g}: allowed is a time above 0")
-    state, message = "failed", "it ended without saying why"
-    try:
-        with MeasureLock(folder.run_id) as lock:
-            lock.acquire(once(report))
-            folder.set_status(state="starting", phase="starting", progress=0.0)
-            with serving(url, folder) as server:
-                folder.event("serving", triton=server.version(), grpc_url=server.grpc_url, managed=bool(server.managed))
-                workers = experiment.workload.workers
-                with Bench(folder, server, workers=workers, cells=1, stopped=stop) as bench:
-                    found = _search(experiment, folder, bench, most_rps, time.monotonic() + 60 * minutes, stop, report)
+    with turn(folder, "search", stop, report):
+        with serving(url, folder) as server:
+            folder.event("serving", triton=server.version(), grpc_url=server.grpc_url, managed=bool(server.managed))
+            with Bench(folder, server, workers=experiment.workload.workers, cells=1, stopped=stop) as bench:
+                found = _search(experiment, folder, bench, most_rps, time.monotonic() + 60 * minutes, stop, report)
         folder.event("search", **found.to_dict(), text=pure.told(found, experiment.slo))
-        state, message = ("cancelled", "stopped by the user") if stop() else ("done", "")
-        return found
-    except (LabError, OSError) as error:
-        message = str(error)
-        raise
-    finally:
-        folder.write_summary(results.compute(folder, state=state, message=message))
-        folder.set_status(state=state, phase="search", progress=1.0, message=message)
-        folder.close()
+    return found
 
 
 def _search(

@@ -8,23 +8,21 @@ a grid no longer fits into the time. What does not load, or fails, stays in the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from lab.errors import InputError, LabError, ModelError
+from lab.errors import InputError, ModelError
 from lab.measure.pareto import Direction
 from lab.measure.words import format_metric, level_label, metric_label
 from lab.run import results
 from lab.run.bench import Bench, serving
-from lab.run.equals import once
 from lab.run.folder import RunFolder
-from lab.run.lock import MeasureLock
 from lab.run.plan import Block, cell_blocks
 from lab.run.runner import Stop
 from lab.run.swept import better
+from lab.run.turn import Report, turn
 from lab.spec import Experiment, plain
 
-Report = Callable[[str], None]
 MOST_CELLS = 512
 
 
@@ -43,27 +41,13 @@ def run(
         raise InputError(f"--minutes {minutes:g}: allowed is a time above 0")
     if len(experiment.cells()) > MOST_CELLS:
         raise InputError(f"{len(experiment.cells())} combinations; allowed: up to {MOST_CELLS}")
-    state, message = "failed", "it ended without saying why"
-    try:
-        with MeasureLock(folder.run_id) as lock:
-            lock.acquire(once(report))
-            folder.set_status(state="starting", phase="starting", progress=0.0)
-            with serving(url, folder) as server:
-                folder.event("serving", triton=server.version(), grpc_url=server.grpc_url, managed=bool(server.managed))
-                folder.event("sweep", guided=guided, minutes=minutes)
-                cells = len(experiment.cells())
-                with Bench(folder, server, workers=experiment.workload.workers, cells=cells, stopped=stop) as bench:
-                    _sweep(experiment, folder, bench, guided, 60 * minutes, stop, report)
-        state, message = ("cancelled", "stopped by the user") if stop() else ("done", "")
-    except (LabError, OSError) as error:
-        message = str(error)
-        raise
-    finally:
-        document = results.compute(folder, state=state, message=message)
-        folder.write_summary(document)
-        folder.set_status(state=state, phase="sweep", progress=1.0, message=message)
-        folder.close()
-    return dict(document["sweep"])
+    with turn(folder, "sweep", stop, report), serving(url, folder) as server:
+        folder.event("serving", triton=server.version(), grpc_url=server.grpc_url, managed=bool(server.managed))
+        folder.event("sweep", guided=guided, minutes=minutes)
+        cells = len(experiment.cells())
+        with Bench(folder, server, workers=experiment.workload.workers, cells=cells, stopped=stop) as bench:
+            _sweep(experiment, folder, bench, guided, 60 * minutes, stop, report)
+    return dict(results.document(folder)["sweep"])
 
 
 def _sweep(
