@@ -21,6 +21,7 @@ from lab.measure.floors import Machine
 from lab.measure.formats import QualityOf, change_answers, distinct, format_label, is_baseline
 from lab.measure.judgement import same
 from lab.measure.ledger import Measured
+from lab.measure.reconcile import Measured, reconcile
 from lab.measure.quality import Quality
 from lab.measure.records import Window
 from lab.measure.summary import Summary
@@ -180,7 +181,7 @@ def _steps_of(cell: Cell, block: Block, told: Told) -> tuple[list[dict[str, Any]
         cache=summary.engine_cache_bytes,
         adapters=summary.engine_adapter_bytes,
     )
-    rows = [asdict(row) | {"error_fraction": row.error_fraction} for row in ledger.compare(predicted, measured)]
+    rows = [asdict(row) | {"error_fraction": row.error_fraction} for row in reconcile(predicted, measured)]
     if told.machine is None or not model.kv_cache:
         return rows, None
     return rows, steps.step(summary, predicted, model.precision, told.machine)

@@ -6,7 +6,8 @@ the head as well, and 61 norms of 576.
 
 import pytest
 
-from lab.measure.ledger import MIB, Measured, cache_precision, compare, kv_bytes_per_token, predict
+from lab.measure.ledger import MIB, cache_precision, kv_bytes_per_token, predict
+from lab.measure.reconcile import Measured, reconcile
 from lab.spec import ClosedLoop, ModelSpec, Poisson, Workload
 
 SMOLLM2 = {
@@ -134,7 +135,7 @@ WORKLOAD = Workload(arrival=ClosedLoop(concurrency=8), duration_s=1, prompt_toke
 def test_predicted_and_measured_side_by_side():
     """Idle 400 MiB, of which 80 MB are weights and 13 scales; 40 MiB more after the load, and 100 of libraries."""
     predicted = ledger(WORKLOAD, precision="int4", max_batch_size=8, max_request_tokens=256)
-    found = compare(
+    found = reconcile(
         predicted,
         Measured(400 * MIB, 440 * MIB, 100 * MIB, weights=80_000_000, scales=13_000_000, cache=8 * 256 * 23_040),
     )
@@ -155,7 +156,7 @@ def test_predicted_and_measured_side_by_side():
 
 
 def test_without_a_cache_nothing_is_held_for_it():
-    found = compare(ledger(WORKLOAD, kv_cache=False), Measured(idle=10_000_500, held=10_000_510, weights=300))
+    found = reconcile(ledger(WORKLOAD, kv_cache=False), Measured(idle=10_000_500, held=10_000_510, weights=300))
     row = {r.name: r for r in found}
     assert row["KV cache, room"].predicted_bytes == row["KV cache, in use"].predicted_bytes == 0
     assert row["runtime"].measured_bytes == 10_000_200 - 8192 * 64 * 4
@@ -163,7 +164,7 @@ def test_without_a_cache_nothing_is_held_for_it():
 
 
 def test_what_was_not_measured_says_so_and_has_no_error():
-    for row in compare(ledger(precision="int4"), Measured()):
+    for row in reconcile(ledger(precision="int4"), Measured()):
         assert row.measured_bytes is None
         assert row.error_fraction is None
         assert row.how
@@ -181,7 +182,7 @@ def test_the_engine_of_torch_holds_its_whole_cache_at_once():
 def test_a_cache_taken_at_once_is_no_part_of_the_runtime():
     """Of 900 MiB idle 513.1 are weights and 180 the cache of 16 × 256 tokens; 10 more under load."""
     predicted = ledger(WORKLOAD, precision="fp32", max_batch_size=16, max_request_tokens=256)
-    found = compare(predicted, Measured(900 * MIB, 910 * MIB, 98 * MIB, weights=538_060_032, cache=16 * 256 * 46_080))
+    found = reconcile(predicted, Measured(900 * MIB, 910 * MIB, 98 * MIB, weights=538_060_032, cache=16 * 256 * 46_080))
     row = {r.name: r for r in found}
     at_once = 16 * 256 * 46_080 + 8192 * 64 * 4
     assert row["runtime"].measured_bytes == 900 * MIB - 538_060_032 - at_once
@@ -194,13 +195,13 @@ def test_adapters_are_a_row_of_their_own_where_there_are_some():
     """16 of rank 8 on q (576 → 576) and v (576 → 192), 30 layers, 2 bytes: 8 × (1152 + 768) × 30 × 2 × 16."""
     size = 16 * 2 * 30 * 8 * (1152 + 768)
     spec = ModelSpec(name="llm", adapters=("tea", "json"))
-    found = compare(
+    found = reconcile(
         predict(SMOLLM2, spec, None, size),
         Measured(idle=900e6, held=950e6, libraries=1e6, weights=269e6, adapters=size),
     )
     by_name = {row.name: row for row in found}
     assert by_name["adapters"].predicted_bytes == by_name["adapters"].measured_bytes == size == 14_745_600
-    without = {row.name: row for row in compare(predict(SMOLLM2, spec), Measured(idle=900e6, weights=269e6))}
+    without = {row.name: row for row in reconcile(predict(SMOLLM2, spec), Measured(idle=900e6, weights=269e6))}
     assert "adapters" not in without
     whole = "whole process"
     assert by_name[whole].predicted_bytes == without[whole].predicted_bytes + size

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.measure.ledger import Row
 from lab.measure.position import Bucket, Held
+from lab.measure.reconcile import Row
 from lab.show.charts import levels, memory, slots, tokens
 from lab.show.charts.figure import values_of
 from lab.show.charts.slots import Stretch

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from lab.measure.ledger import Row
 from lab.measure.position import Held
+from lab.measure.reconcile import Row
 from lab.measure.words import format_bytes, format_fraction
 from lab.show import theme
 from lab.show.charts.figure import Chart, append, floats, line, nothing_to_draw, pattern

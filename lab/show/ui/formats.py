@@ -14,6 +14,7 @@ from streamlit.delta_generator import DeltaGenerator
 from lab.measure.formats import format_label, is_baseline, quality_phrase
 from lab.measure.ledger import INTEGER, Row
 from lab.measure.quality import Answer
+from lab.measure.reconcile import Row
 from lab.measure.words import level_label, plural
 from lab.show.charts import formats as charts
 from lab.show.charts import memory, stacks
