@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import cast
 
@@ -33,6 +32,7 @@ from lab.load.targets.frames import (
     frame,
 )
 from lab.load.targets.grpc_wire import Call, Reading
+from lab.load.targets.uploads import Uploads
 from lab.measure.records import ERROR, REFUSED, TRUNCATED
 
 LAST_STREAM = LARGEST - 2_000_000
@@ -45,19 +45,6 @@ Ended = Callable[[int, int, str | None, int], None]
 Received = Callable[[int, bytes, int], None]
 """received(number, data, arrived_ns): the next bytes of a call's answer, cut anywhere."""
 Left = Callable[["Connection"], None]
-
-
-class _Upload:
-    """A call that could not be written at once: it waits for a stream, or for a window for the rest of its body."""
-
-    __slots__ = ("call", "number", "sent", "stream", "window")
-
-    def __init__(self, number: int, call: Call) -> None:
-        self.number = number
-        self.call = call
-        self.stream = 0  # none yet
-        self.sent = 0  # bytes of the body
-        self.window = 0  # bytes that the server takes on the stream
 
 
 class Connection(asyncio.Protocol):
@@ -89,12 +76,7 @@ class Connection(asyncio.Protocol):
         self._streams: dict[int, tuple[int, Call]] = {}
         self._answered: set[int] = set()  # streams whose answer has begun
         self._next_stream = 1
-        self._uploads: deque[_Upload] = deque()
-        self._max_streams = LARGEST
-        self._window = frames.DEFAULT_WINDOW  # bytes of bodies that the server takes on the connection
-        self._initial_window = frames.DEFAULT_WINDOW  # … and on a new stream
-        self._max_frame = frames.DEFAULT_FRAME
-        self._one_frame = frames.DEFAULT_FRAME  # the longest body that travels in one frame
+        self._uploads = Uploads(self._streams, self._open_stream)
         self._consumed = 0  # bytes of answers since the server's window was last made wider
         self.settled = asyncio.get_running_loop().create_future()
         """Done when the server's settings are in force, or the connection is lost."""
@@ -118,25 +100,23 @@ class Connection(asyncio.Protocol):
 
     @property
     def in_flight(self) -> int:
-        return len(self._streams) + sum(not upload.stream for upload in self._uploads)
+        return len(self._streams) + len(self._uploads.unopened())
 
     def send(self, number: int, call: Call) -> None:
         """Start `call`; `number` is the caller's name for it. Not after `left`."""
         opening, middle, body, _ = call
-        size = len(body)
-        if self._uploads or size > self._one_frame or size > self._window or len(self._streams) >= self._max_streams:
-            self._uploads.append(_Upload(number, call))
-            self._pump()
-        else:
-            self._window -= size
+        if self._uploads.take(len(body)):
             stream = WORD.pack(self._open_stream(number, call))
             self._out.append(b"".join((opening, stream, middle, stream, body)))
+        else:
+            self._uploads.add(number, call)
+            self._pump()
         if not self._reading:
             self._flush()
 
     def cancel(self, number: int) -> None:
         """Forget the call: the server is told, `ended` is not called. Without effect when the call has ended."""
-        self._uploads = deque(upload for upload in self._uploads if upload.number != number)
+        self._uploads.drop(number)
         stream = next((stream for stream, (other, _) in self._streams.items() if other == number), None)
         if stream is not None:
             self._forget(stream)
@@ -190,26 +170,8 @@ class Connection(asyncio.Protocol):
         return stream
 
     def _pump(self) -> None:
-        """Write what the server's limits allow of the calls that wait, in order."""
-        while self._uploads:
-            upload = self._uploads[0]
-            if not upload.stream:
-                if len(self._streams) >= self._max_streams:
-                    return
-                upload.stream = self._open_stream(upload.number, upload.call)
-                upload.window = self._initial_window
-                self._out.append(frame(HEADERS, END_HEADERS, upload.stream, upload.call.headers))
-            body = upload.call.body
-            while upload.sent < len(body):
-                size = min(len(body) - upload.sent, self._max_frame, self._window, upload.window)
-                if size <= 0:
-                    return
-                part = body[upload.sent : upload.sent + size]
-                upload.sent += size
-                upload.window -= size
-                self._window -= size
-                self._out.append(frame(DATA, END_STREAM if upload.sent == len(body) else 0, upload.stream, part))
-            self._uploads.popleft()
+        more = self._uploads.pump()  # it may find that the connection has to be left, whose hearer may write
+        self._out += more
 
     def _flush(self) -> None:
         if self._out:
@@ -275,7 +237,8 @@ class Connection(asyncio.Protocol):
         elif kind == frames.PING and not flags & frames.ACK:
             self._out.append(frame(frames.PING, frames.ACK, 0, payload))
         elif kind == frames.WINDOW_UPDATE:
-            self._window_update(stream, WORD.unpack(payload)[0] & LARGEST)
+            self._uploads.widen(stream, WORD.unpack(payload)[0] & LARGEST)
+            self._pump()
         elif kind == frames.RST_STREAM:
             self._reset(stream, WORD.unpack(payload)[0], now_ns)
         elif kind == frames.GOAWAY:
@@ -303,25 +266,10 @@ class Connection(asyncio.Protocol):
 
     def _settings(self, payload: bytes) -> None:
         for key, value in SETTING.iter_unpack(payload):
-            if key == frames.MAX_CONCURRENT_STREAMS:
-                self._max_streams = value
-            elif key == frames.INITIAL_WINDOW_SIZE:
-                if self._uploads and self._uploads[0].stream:
-                    self._uploads[0].window += value - self._initial_window
-                self._initial_window = value
-            elif key == frames.MAX_FRAME_SIZE:
-                self._max_frame = value
-        self._one_frame = min(self._max_frame, self._initial_window)
+            self._uploads.setting(key, value)
         self._out.append(frame(frames.SETTINGS, frames.ACK, 0))
         if not self.settled.done():
             self.settled.set_result(None)
-        self._pump()
-
-    def _window_update(self, stream: int, more: int) -> None:
-        if stream == 0:
-            self._window += more
-        elif self._uploads and self._uploads[0].stream == stream:
-            self._uploads[0].window += more
         self._pump()
 
     def _reset(self, stream: int, code: int, now_ns: int) -> None:
@@ -329,7 +277,7 @@ class Connection(asyncio.Protocol):
             # Not looked at, so safe to send again (8.7). It happens when the server has answered a call but still
             # counts its stream: the caller's concern only if it goes on for longer than the caller waits.
             number, call = self._streams[stream]
-            self._uploads.append(_Upload(number, call))
+            self._uploads.add(number, call)
             self._end(stream, None, now_ns)
         else:
             outcome = TRUNCATED if stream in self._answered else ERROR
@@ -339,8 +287,7 @@ class Connection(asyncio.Protocol):
         """The server looks at no stream above `last`; the others still end."""
         why = "the server is going away" + (f": {debug.decode(errors='replace')}" if debug else "")
         self._leave(why)
-        waiting = [upload.number for upload in self._uploads if not upload.stream]
-        self._uploads = deque(upload for upload in self._uploads if upload.stream)
+        waiting = self._uploads.drop_unopened()
         for stream in [stream for stream in self._streams if stream > last]:
             self._end(stream, (REFUSED, why), now_ns)
         for number in waiting:
@@ -351,9 +298,8 @@ class Connection(asyncio.Protocol):
     def _end(self, stream: int, reading: Reading | None, now_ns: int) -> None:
         """The stream is over; without a reading its call is not."""
         number = self._forget(stream)
-        if self._uploads:
-            if self._uploads[0].stream == stream:  # answered before its body was all sent: the rest is not wanted
-                self._uploads.popleft()
+        if self._uploads.waiting:
+            if self._uploads.over(stream):  # answered before its body was all sent
                 self._out.append(frame(frames.RST_STREAM, 0, stream, WORD.pack(frames.CANCEL)))
             self._pump()
         if number is not None and reading is not None:
@@ -377,8 +323,10 @@ class Connection(asyncio.Protocol):
         ended = [
             (number, TRUNCATED if stream in self._answered else ERROR) for stream, (number, _) in self._streams.items()
         ]
-        ended += [(upload.number, ERROR) for upload in self._uploads if not upload.stream]
-        self._streams, self._answered, self._uploads = {}, set(), deque()
+        ended += [(number, ERROR) for number in self._uploads.unopened()]
+        self._streams.clear()
+        self._answered.clear()
+        self._uploads = Uploads(self._streams, self._open_stream)
         self._leave(why)
         for number, outcome in ended:
             self._ended(number, outcome, why, now_ns)
