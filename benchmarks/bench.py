@@ -9,12 +9,10 @@ beside perf_analyzer is in benchmarks/load.py.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -25,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.measuring import own_home
 from benchmarks.table import Row, main, say
 from lab.home import home
 from lab.measure.records import REQUESTS, Requests, Window
@@ -54,25 +53,9 @@ OBSERVED = [
 def measure() -> list[Row]:
     installation.fetch()
     weights.prepare(DIGITS)
-    with own_home() as downloads:
-        del downloads
+    with own_home():
         rows = [*server_rows(), ready_row(), *million_rows()]
         return [*rows, *observer_rows()]
-
-
-@contextmanager
-def own_home() -> Iterator[Path]:
-    """A LAB_HOME of this benchmark, with the downloads of the real one: nobody's runs are touched."""
-    real = home()
-    with tempfile.TemporaryDirectory() as folder:
-        for name in ("downloads", "triton", "models"):
-            if (real / name).exists():
-                shutil.copytree(real / name, Path(folder) / name, symlinks=True)
-        os.environ["LAB_HOME"] = folder
-        try:
-            yield Path(folder)
-        finally:
-            os.environ["LAB_HOME"] = str(real)
 
 
 def server_rows() -> list[Row]:
@@ -249,7 +232,7 @@ def observed(
     run_id = new_run_id("load")
     page = None
     if watched:
-        page = context.new_page()  # type: ignore[attr-defined]
+        page = context.new_page()
     command = [sys.executable, "-m", "lab", "load", "--model", model, "--rate", str(rate_rps), "--duration", "22"]
     command += ["--warmup", str(OPENING_S), "--json", "--run-id", run_id, *(f"--set={setting}" for setting in settings)]
     process = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)

@@ -35,6 +35,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks import served, timed_server
+from benchmarks.measuring import median
 from benchmarks.table import Row, main, say
 from lab import priority
 from lab.serve import llama_weights
@@ -316,10 +317,6 @@ def vllm_rate(setting: Setting, url: str, in_flight: int) -> float:
 
 def repeated(rate: Callable[[], float]) -> list[float]:
     return [rate() for _ in range(REPEATS)]
-
-
-def median(values: Sequence[float]) -> float | None:
-    return statistics.median(values) if values else None
 
 
 def rounded(values: Sequence[float]) -> list[float]:

@@ -11,29 +11,22 @@ not measured.
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import statistics
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.measuring import Blocks, in_turns, median, own_home, ratio
 from benchmarks.table import Row, main, say
 from lab import priority
-from lab.home import home
 from lab.load.ceiling import ceiling
-from lab.load.generator import Generator, Job
-from lab.measure.records import REQUESTS, Requests
-from lab.measure.summary import summarize
+from lab.load.generator import Generator
 from lab.serve import installation, weights
 from lab.serve.triton import Server
-from lab.spec import Batching, ClosedLoop, ModelSpec, Workload
-from lab.stream import read_stream
+from lab.spec import Batching, ModelSpec
 
 PEER = Path(__file__).parents[2] / "shared" / "peers" / "perf_analyzer"
 IN_FLIGHT = (1, 8, 16, 64)
@@ -60,25 +53,22 @@ def measure(peer: Path) -> list[Row]:
         for model in MODELS:
             server.load(model)
         with Generator(folder, workers=1) as generator:
-            lab = Lab(folder, generator, server)
+            blocks = Blocks(folder, generator)
             for model in MODELS:
                 for in_flight in IN_FLIGHT:
-                    rows += rows_for(lab, peer, model, in_flight)
+                    rows += rows_for(blocks, server, peer, model, in_flight)
         rate = ceiling(server.grpc_url)
     return [*rows, Row("load generator's ceiling on the null model", rate, "req/s", None, 1)]
 
 
-def rows_for(lab: Lab, peer: Path, model: ModelSpec, in_flight: int) -> list[Row]:
+def rows_for(blocks: Blocks, server: Server, peer: Path, model: ModelSpec, in_flight: int) -> list[Row]:
     """Throughput of both and its ratio; with one request in flight the ratio of the median latencies too."""
-    ours: list[Figures] = []
-    theirs: list[Figures] = []
     there = peer.is_file()
-    for pair in range(PAIRS):
-        for turn in ("lab", "peer") if pair % 2 == 0 else ("peer", "lab"):
-            if turn == "lab":
-                ours.append(lab.run(model, in_flight))
-            elif there:
-                theirs.append(perf_analyzer(peer, lab.server, model, in_flight))
+    sides: dict[str, Callable[[], Figures]] = {"lab": lambda: of_the_lab(blocks, server, model, in_flight)}
+    if there:
+        sides["peer"] = lambda: perf_analyzer(peer, server, model, in_flight)
+    found = in_turns(sides, PAIRS)
+    ours, theirs = found["lab"], found.get("peer", [])
     what = f"{model.name}, {in_flight} in flight"
     say(
         f"{what}: lab {[round(f.throughput_rps) for f in ours]}, peer {[round(f.throughput_rps) for f in theirs]} req/s"
@@ -88,7 +78,7 @@ def rows_for(lab: Lab, peer: Path, model: ModelSpec, in_flight: int) -> list[Row
         Row(f"throughput, {what}", median([f.throughput_rps for f in ours]), "req/s", None, PAIRS),
         Row(
             f"throughput beside perf_analyzer's, {what}",
-            median([a.throughput_rps / b.throughput_rps for a, b in zip(ours, theirs, strict=False)]),
+            ratio([f.throughput_rps for f in ours], [f.throughput_rps for f in theirs]),
             "ratio",
             ">= 0.95",
             len(theirs),
@@ -96,9 +86,9 @@ def rows_for(lab: Lab, peer: Path, model: ModelSpec, in_flight: int) -> list[Row
         ),
     ]
     if in_flight == 1:
-        ratio = median([a.p50_s / b.p50_s for a, b in zip(ours, theirs, strict=False)])
-        rows.append(Row(f"p50 beside perf_analyzer's, {what}", ratio, "ratio", None, len(theirs), note))
-        off = None if ratio is None else abs(ratio - 1)
+        p50 = ratio([f.p50_s for f in ours], [f.p50_s for f in theirs])
+        rows.append(Row(f"p50 beside perf_analyzer's, {what}", p50, "ratio", None, len(theirs), note))
+        off = None if p50 is None else abs(p50 - 1)
         # The null model answers in less than half a millisecond, of which the clients' own cost is a good part: there
         # the two need not agree, the quicker client just shows less.
         goal = None if model.family == "null" else "<= 0.05"
@@ -106,29 +96,9 @@ def rows_for(lab: Lab, peer: Path, model: ModelSpec, in_flight: int) -> list[Row
     return rows
 
 
-class Lab:
-    def __init__(self, folder: Path, generator: Generator, server: Server) -> None:
-        self.server = server
-        self._folder = folder
-        self._generator = generator
-        self._block = 0
-
-    def run(self, model: ModelSpec, in_flight: int) -> Figures:
-        self._block += 1
-        workload = Workload(
-            arrival=ClosedLoop(concurrency=in_flight),
-            duration_s=SECONDS + WARMUP_S,
-            warmup_s=WARMUP_S,
-            seed=self._block,
-        )
-        window = self._generator.begin(Job(self._block, self.server.grpc_url, model, workload))
-        self._generator.wait(60)
-        rows = read_stream(self._folder / "requests-0.arrows", REQUESTS)
-        requests = Requests.from_table(rows, self._block)
-        summary = summarize(requests, window=window, planned=None, slo=None, closed_loop=True)
-        if summary.error_fraction or not summary.throughput_rps or not summary.latency_p50_s:
-            raise SystemExit(f"{model.name}, {in_flight} in flight: {summary.problems}")
-        return Figures(summary.throughput_rps, summary.latency_p50_s)
+def of_the_lab(blocks: Blocks, server: Server, model: ModelSpec, in_flight: int) -> Figures:
+    found = blocks.closed(server.grpc_url, model, in_flight, SECONDS, WARMUP_S)
+    return Figures(found.throughput_rps or 0.0, found.latency_p50_s or 0.0)
 
 
 def perf_analyzer(peer: Path, server: Server, model: ModelSpec, in_flight: int) -> Figures:
@@ -145,25 +115,6 @@ def perf_analyzer(peer: Path, server: Server, model: ModelSpec, in_flight: int) 
     if throughput is None or p50 is None:
         raise SystemExit(f"perf_analyzer gave no figures: {said.strip()[-300:]}")
     return Figures(float(throughput[1]), int(p50[1]) / 1e6)
-
-
-def median(values: list[float]) -> float | None:
-    return statistics.median(values) if values else None
-
-
-@contextmanager
-def own_home() -> Iterator[Path]:
-    """A LAB_HOME of this benchmark with the real one's downloads and weights in it: nobody's server is touched."""
-    real = home()
-    with tempfile.TemporaryDirectory() as folder:
-        for name in ("downloads", "triton", "models"):
-            (real / name).mkdir(exist_ok=True)
-            (Path(folder) / name).symlink_to(real / name)
-        os.environ["LAB_HOME"] = folder
-        try:
-            yield Path(folder)
-        finally:
-            os.environ["LAB_HOME"] = str(real)
 
 
 def peer_option() -> Path:

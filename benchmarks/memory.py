@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -23,13 +24,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 
 from benchmarks import adapters
-from benchmarks.load import own_home
+from benchmarks.measuring import Blocks, in_turns, own_home
 from benchmarks.table import Row, main, say
-from lab.load.generator import Generator, Job
+from lab.load.generator import Generator
 from lab.load.targets.triton_http import infer_request
 from lab.measure.footprint import copies, together
-from lab.measure.records import REQUESTS, Requests
-from lab.measure.summary import summarize
 from lab.run import leak
 from lab.run.equality import ask
 from lab.run.gate import Gate, Limits
@@ -38,10 +37,9 @@ from lab.serve import installation, leftovers, weights
 from lab.serve.eviction import MIB, Refused
 from lab.serve.triton import Server
 from lab.spec import Batching, ClosedLoop, ModelSpec, Workload
-from lab.stream import read_stream
 
 ROOM = 2**62
-EIGHT = [ModelSpec(name=f"{kind}_{n}", family=kind) for n, kind in enumerate(["digits", "embedder"] * 4)]  # type: ignore[arg-type]
+EIGHT = [ModelSpec(name=f"{kind}_{n}", family=kind) for n, kind in enumerate(["digits", "embedder"] * 4)]
 PAIRS, SECONDS, WARMUP_S = 6, 2.0, 0.4
 CLIENTS, OPERATIONS = 8, 1000
 WORKLOAD = Workload(arrival=ClosedLoop(concurrency=1), duration_s=1)
@@ -50,7 +48,7 @@ WORKLOAD = Workload(arrival=ClosedLoop(concurrency=1), duration_s=1)
 def measure() -> list[Row]:
     installation.fetch()
     for kind in ("digits", "embedder"):
-        weights.prepare(ModelSpec(name=kind))  # type: ignore[arg-type]
+        weights.prepare(ModelSpec(name=kind))
     with own_home() as folder, Server.start(repository=folder / "repository", log=folder / "triton.log") as server:
         rows = fit(server)
         rows += hit_path(folder, server)
@@ -108,29 +106,18 @@ def hit_path(folder: Path, server: Server) -> list[Row]:
     rows = []
     with Gate(server, [spec], ROOM) as gate, Generator(folder, workers=1) as generator:
         gate.acquire(spec.name)
-        block = 0
+        blocks = Blocks(folder, generator)
         for users in (1, 8):
-            p50s: dict[str, list[float]] = {"proxy": [], "straight": []}
-            rates: dict[str, list[float]] = {"proxy": [], "straight": []}
-            for pair in range(PAIRS):
-                for way in ("proxy", "straight") if pair % 2 else ("straight", "proxy"):
-                    block += 1
-                    url = gate.url if way == "proxy" else server.http_url
-                    workload = Workload(
-                        arrival=ClosedLoop(concurrency=users),
-                        duration_s=SECONDS + WARMUP_S,
-                        warmup_s=WARMUP_S,
-                        protocol="http",
-                        seed=block,
-                    )
-                    window = generator.begin(Job(block, url, spec, workload))
-                    generator.wait(60)
-                    requests = Requests.from_table(read_stream(folder / "requests-0.arrows", REQUESTS), block)
-                    found = summarize(requests, window=window, planned=None, slo=None, closed_loop=True)
-                    if found.error_fraction or not found.latency_p50_s or not found.throughput_rps:
-                        raise SystemExit(f"hit path, {way}: {found.problems}")
-                    p50s[way].append(found.latency_p50_s)
-                    rates[way].append(found.throughput_rps)
+            ways = {"straight": server.http_url, "proxy": gate.url}
+            found = in_turns(
+                {
+                    way: partial(blocks.closed, url, spec, users, SECONDS, WARMUP_S, protocol="http")
+                    for way, url in ways.items()
+                },
+                PAIRS,
+            )
+            p50s = {way: [each.latency_p50_s or 0.0 for each in side] for way, side in found.items()}
+            rates = {way: [each.throughput_rps or 0.0 for each in side] for way, side in found.items()}
             added = [(a - b) * 1e3 for a, b in zip(p50s["proxy"], p50s["straight"], strict=True)]
             say(f"hit path, {users} in flight: {added} ms, {rates}")
             straight = statistics.median(p50s["straight"]) * 1e3

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import itertools
 import subprocess
 import sys
 import tempfile
@@ -30,7 +31,8 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks import load
-from benchmarks.load import PEER, Lab, median, own_home
+from benchmarks.load import PEER
+from benchmarks.measuring import Blocks, in_turns, own_home, ratio
 from benchmarks.table import Row, main, say
 from lab import priority
 from lab.load.generator import Generator, Job
@@ -59,22 +61,20 @@ class Bench:
 
     def __init__(self, folder: Path, server: Server, generator: Generator) -> None:
         self.folder, self.server, self.generator = folder, server, generator
-        self.lab = Lab(folder, generator, server)
-        self._block = 100_000  # the lab's own count from 1
+        self.blocks = Blocks(folder, generator)
 
     def block(self, model: ModelSpec, arrival: Arrival, seconds: float, **more: Any) -> tuple[Requests, Window]:
-        self._block += 1
         workload = Workload(arrival=arrival, duration_s=seconds + 0.3, warmup_s=0.3, **more)
-        window = self.generator.begin(Job(self._block, self.server.grpc_url, model, workload))
-        self.generator.wait(seconds + 60)
-        rows = read_stream(self.folder / "requests-*.arrows", REQUESTS)
-        return Requests.from_table(rows, self._block), window
+        return self.blocks.run(self.server.grpc_url, model, workload)
 
 
 def peers(bench: Bench, peer: Path, _: float) -> list[Row]:
     """Throughput at every width, then latency at half of what digits serves."""
     load.PAIRS = PAIRS
-    rows = [row for model in (DIGITS, NULL) for n in load.IN_FLIGHT for row in load.rows_for(bench.lab, peer, model, n)]
+    rows: list[Row] = []
+    for model in (DIGITS, NULL):
+        for users in load.IN_FLIGHT:
+            rows += load.rows_for(bench.blocks, bench.server, peer, model, users)
     return [*rows, *half_of_saturation(bench, peer)]
 
 
@@ -85,26 +85,22 @@ def half_of_saturation(bench: Bench, peer: Path) -> list[Row]:
         return [
             Row(f"{name} off perf_analyzer's at half of saturation", None, "", None, 0, note) for name in ("p50", "p99")
         ]
-    rate = bench.lab.run(DIGITS, 16).throughput_rps / 2
-    ours: list[tuple[float, float]] = []
-    theirs: list[tuple[float, float]] = []
+    rate = load.of_the_lab(bench.blocks, bench.server, DIGITS, 16).throughput_rps / 2
+    seeds = itertools.count()
 
-    def mine() -> None:
-        requests, window = bench.block(DIGITS, Poisson(rate_rps=rate), HALF_S, seed=len(ours))
-        found = summarize(requests, window=window, planned=None, slo=None)
-        ours.append((found.service_p50_s or 0.0, found.service_p99_s or 0.0))
+    def mine() -> tuple[float, float]:
+        found = figures(*bench.block(DIGITS, Poisson(rate_rps=rate), HALF_S, seed=next(seeds)))
+        return found.service_p50_s or 0.0, found.service_p99_s or 0.0
 
-    for pair in range(HALF_PAIRS):
-        turns: list[Callable[[], None]] = [mine, lambda: theirs.append(their_latency(peer, bench.server, rate))]
-        for turn in turns if pair % 2 == 0 else reversed(turns):
-            turn()
+    sides = in_turns({"lab": mine, "peer": lambda: their_latency(peer, bench.server, rate)}, HALF_PAIRS)
+    ours, theirs = sides["lab"], sides["peer"]
     shown = [[(round(1e3 * a, 2), round(1e3 * b, 2)) for a, b in side] for side in (ours, theirs)]
     say(f"p50 and p99 at {rate:.0f} req/s, ms: lab {shown[0]}, perf_analyzer {shown[1]}")
     rows = []
     for i, (name, goal) in enumerate((("p50", "<= 0.05"), ("p99", "<= 0.15"))):
-        ratio = median([a[i] / b[i] for a, b in zip(ours, theirs, strict=True)])
-        rows.append(Row(f"{name} beside perf_analyzer's, {rate:.0f} req/s", ratio, "ratio", None, HALF_PAIRS))
-        off = None if ratio is None else abs(ratio - 1)
+        beside = ratio([a[i] for a in ours], [b[i] for b in theirs])
+        rows.append(Row(f"{name} beside perf_analyzer's, {rate:.0f} req/s", beside, "ratio", None, HALF_PAIRS))
+        off = None if beside is None else abs(beside - 1)
         rows.append(Row(f"{name} off perf_analyzer's at half of saturation", off, "", goal, HALF_PAIRS))
     return rows
 

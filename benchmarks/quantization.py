@@ -28,7 +28,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks import decode
-from benchmarks.decode import NEW_TOKENS, THREADS, Setting, lab_rate, median, vllm, vllm_rate
+from benchmarks.decode import NEW_TOKENS, THREADS, Setting, lab_rate, vllm, vllm_rate
+from benchmarks.measuring import in_turns, median, ratio
 from benchmarks.table import Row, main, say
 from lab import home
 from lab.measure import ledger
@@ -103,7 +104,7 @@ def speeds(bench: Bench) -> list[Row]:
     rows = []
     for n in (1, MANY):
         named = {format_label(m): m for m in TIMED} | {AGAIN: BF16}
-        found = in_turns({label: lambda m=m, n=n: bench.rate(m, n) for label, m in named.items()})
+        found = rates_in_turns({label: lambda m=m, n=n: bench.rate(m, n) for label, m in named.items()})
         base, again = found[format_label(BF16)], found.pop(AGAIN)
         rows.append(Row(f"bf16 beside itself, {n} in flight", ratio(again, base), "ratio", None, REPEATS))
         for label, rates in found.items():
@@ -121,10 +122,10 @@ def beside_vllm(bench: Bench) -> list[Row]:
     if not setting.peer.is_file():
         return [Row(name, None, "ratio", ">= 2.0", 0, f"no vLLM at {setting.peer}")]
     # Each alone: vLLM's threads spin while they wait, and would take half of the machine from the other.
-    ours = in_turns({"lab": lambda: bench.rate(INT8, MANY)})["lab"]
+    ours = rates_in_turns({"lab": lambda: bench.rate(INT8, MANY)})["lab"]
     with vllm(setting) as url:
         vllm_rate(setting, url, MANY)  # its first requests are slower
-        theirs = in_turns({"vLLM": lambda: vllm_rate(setting, url, MANY)})["vLLM"]
+        theirs = rates_in_turns({"vLLM": lambda: vllm_rate(setting, url, MANY)})["vLLM"]
     return [
         Row(f"output tokens/s, vLLM's bf16, {MANY} in flight", median(theirs), "tokens/s", None, REPEATS),
         Row(name, ratio(ours, theirs), "ratio", ">= 2.0", REPEATS),
@@ -151,7 +152,7 @@ def beside_llama_cpp(bench: Bench) -> list[Row]:
                 raise SystemExit(f"llama.cpp did not run: {done.stderr.strip()[-300:]}")
             return median(json.loads(done.stdout)[1:]) or 0.0  # the first one warms up
 
-        found = in_turns({"lab": lambda: bench.rate(best, 1), "llama.cpp": theirs})
+        found = rates_in_turns({"lab": lambda: bench.rate(best, 1), "llama.cpp": theirs})
     return [
         Row("output tokens/s, llama.cpp's Q4_1, 1 in flight", median(found["llama.cpp"]), "tokens/s", None, REPEATS),
         Row(name, ratio(found["lab"], found["llama.cpp"]), "ratio", ">= 1.0", REPEATS, format_label(best)),
@@ -238,19 +239,11 @@ SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {
 # --- figures ------------------------------------------------------------------------------------------------------
 
 
-def in_turns(sides: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
-    """Each side once a repeat, in alternating order."""
-    found: dict[str, list[float]] = {name: [] for name in sides}
-    for repeat in range(REPEATS):
-        for name in sides if repeat % 2 == 0 else reversed(list(sides)):
-            found[name].append(sides[name]())
+def rates_in_turns(sides: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
+    found = in_turns(sides, REPEATS)
     for name, rates in found.items():
         say(f"{name}: {decode.rounded(rates)} tokens/s")
     return found
-
-
-def ratio(rates: Sequence[float], base: Sequence[float]) -> float | None:
-    return median([a / b for a, b in zip(rates, base, strict=True)])
 
 
 def gguf(folder: Path) -> Path:

@@ -15,22 +15,20 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.measuring import Blocks, in_turns
 from benchmarks.table import Row, say
 from lab import priority
-from lab.load.generator import Generator, Job
-from lab.measure.records import REQUESTS, Requests
-from lab.measure.summary import Summary, summarize
+from lab.load.generator import Generator
+from lab.measure.summary import Summary
 from lab.serve import llama_weights
 from lab.serve.triton import Server
 from lab.spec import ClosedLoop, ModelSpec, Workload
-from lab.stream import read_stream
 
 AIPERF = Path(__file__).parents[2] / "shared" / "peers" / "aiperf"
 PAIRS = 6
@@ -43,18 +41,17 @@ AIPERF_PAIRS, AIPERF_REQUESTS, AIPERF_IN_FLIGHT = 3, 48, 4
 
 def through_triton() -> list[Row]:
     """Tokens a second of 8 users who each ask again once answered: of the engine alone, and through Triton's stream."""
-    alone, served = [], []
     model = ModelSpec(name="llm", max_batch_size=PLACES, max_request_tokens=2 * (PROMPT_TOKENS + NEW_TOKENS))
     with tempfile.TemporaryDirectory() as folder, Generator(Path(folder), workers=1) as generator:
         lab = Asker(Path(folder), generator, model)
         with Server.start(repository=Path(folder) / "repository", log=Path(folder) / "triton.log") as server:
             server.load(model)
-            for pair in range(PAIRS):
-                for turn in ("alone", "served") if pair % 2 == 0 else ("served", "alone"):
-                    if turn == "alone":
-                        alone.append(engine_alone())
-                    else:
-                        served.append(lab.ask(server.grpc_url, "grpc", PLACES, SECONDS).output_tokens_per_s or 0.0)
+
+            def through() -> float:
+                return lab.ask(server.grpc_url, "grpc", PLACES, SECONDS).output_tokens_per_s or 0.0
+
+            found = in_turns({"alone": engine_alone, "served": through}, PAIRS)
+    alone, served = found["alone"], found["served"]
     say(f"alone {[round(rate) for rate in alone]}, through Triton {[round(rate) for rate in served]} tokens/s")
     cost = float(np.median([1 - b / a for a, b in zip(alone, served, strict=True)]))
     what = f"{PLACES} in flight"
@@ -73,20 +70,16 @@ def beside_aiperf(url: str, weights: Path, server: str, truth_s: tuple[float, fl
     if not AIPERF.is_file():
         note = f"no AIPerf at {AIPERF}"
         return [Row(f"mean {name} of {server} off AIPerf's by", None, "", "<= 0.05", 0, note) for name in NAMES]
-    ours: list[tuple[float, float]] = []
-    theirs: list[tuple[float, float]] = []
     model = ModelSpec(name="llm", weights=str(weights))
     with tempfile.TemporaryDirectory() as folder, Generator(Path(folder), workers=1) as generator:
         lab = Asker(Path(folder), generator, model, served_model=weights.name)
 
-        def mine() -> None:
+        def mine() -> tuple[float, float]:
             found = lab.ask(url, "openai", AIPERF_IN_FLIGHT, 12.0)
-            ours.append((found.ttft_mean_s or np.nan, found.itl_mean_s or np.nan))
+            return found.ttft_mean_s or np.nan, found.itl_mean_s or np.nan
 
-        turns: list[Callable[[], None]] = [mine, lambda: theirs.append(aiperf(url, weights))]
-        for pair in range(AIPERF_PAIRS):
-            for turn in turns if pair % 2 == 0 else reversed(turns):
-                turn()
+        sides = in_turns({"lab": mine, "AIPerf": lambda: aiperf(url, weights)}, AIPERF_PAIRS)
+    ours, theirs = sides["lab"], sides["AIPerf"]
     rows = []
     for i, name in enumerate(NAMES):
         ratio = float(np.median([a[i] / b[i] for a, b in zip(ours, theirs, strict=True)]))
@@ -107,32 +100,22 @@ class Asker:
     """The lab's own load generator on a language model, a block at a time."""
 
     def __init__(self, folder: Path, generator: Generator, model: ModelSpec, served_model: str | None = None) -> None:
-        self._folder, self._generator, self._model, self._served_model = folder, generator, model, served_model
-        self._block = 0
+        self._blocks, self._model, self._served_model = Blocks(folder, generator), model, served_model
 
     def ask(self, url: str, protocol: Any, in_flight: int, seconds: float) -> Summary:
-        self._block += 1
-        workload = Workload(
-            arrival=ClosedLoop(concurrency=in_flight),
-            duration_s=seconds + WARMUP_S,
-            warmup_s=WARMUP_S,
+        return self._blocks.closed(
+            url,
+            self._model,
+            in_flight,
+            seconds,
+            WARMUP_S,
+            tokenizer=llama_weights.folder(self._model.weights) / "tokenizer.json",
             prompt_tokens=PROMPT_TOKENS,
             output_tokens=NEW_TOKENS,
             protocol=protocol,
             served_model=self._served_model,
             timeout_s=60,
-            seed=self._block,
         )
-        tokenizer = llama_weights.folder(self._model.weights) / "tokenizer.json"
-        window = self._generator.begin(Job(self._block, url, self._model, workload, tokenizer))
-        self._generator.wait(timeout_s=seconds + 90)
-        rows = read_stream(self._folder / "requests-0.arrows", REQUESTS)
-        summary = summarize(
-            Requests.from_table(rows, block=self._block), window=window, planned=None, slo=None, closed_loop=True
-        )
-        if summary.error_fraction != 0:
-            raise SystemExit(f"requests failed: {[problem.text for problem in summary.problems]}")
-        return summary
 
 
 def aiperf(url: str, weights: Path) -> tuple[float, float]:
@@ -150,7 +133,7 @@ def aiperf(url: str, weights: Path) -> tuple[float, float]:
         if done.returncode or not exports:
             raise SystemExit(f"aiperf failed: {(done.stderr or done.stdout).strip()[-500:]}")
         found = json.loads(exports[0].read_text())
-    return tuple(_seconds(found[name]) for name in ("time_to_first_token", "inter_token_latency"))  # type: ignore[return-value]
+    return tuple(_seconds(found[name]) for name in ("time_to_first_token", "inter_token_latency"))
 
 
 def _seconds(metric: dict[str, Any]) -> float:
