@@ -307,7 +307,7 @@ def report(plan: Plan, found: Sequence[Held], pairs: Sequence[tuple[Measured, Me
     rows.append(_row(f"{plan.name}: p95 off by, unfitted factor", "p95", unfitted, GOALS["unfitted p95"]))
     for name in PERCENTILES:
         own = [sorted(at) for a, b in pairs if None not in (at := [_at(one.latency_s, name) for one in (a, b)])]
-        apart = [high / low - 1 for low, high in own]  # type: ignore[operator]
+        apart = [high / low - 1 for low, high in own]
         note = f"median, worst {max(apart):.3g}; the machine's own noise" if apart else _few(pairs[0][0], name)
         label = f"{plan.name}: A/A, {name} of two equal blocks apart by"
         rows.append(Row(label, statistics.median(apart) if apart else None, "", None, len(apart), note))

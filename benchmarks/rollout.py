@@ -238,7 +238,7 @@ def streams(bench: Bench) -> list[Row]:
                     warmup_s=2,
                     prompt_tokens=32,
                     output_tokens=64,
-                    protocol=protocol,  # type: ignore[arg-type]
+                    protocol=protocol,
                     timeout_s=60,
                     seed=pair,
                 )

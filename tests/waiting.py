@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -17,4 +18,13 @@ def until(condition: Callable[[], T], what: str = "", limit_s: float = LIMIT_S) 
     while not (found := condition()):
         assert time.monotonic() < deadline, f"waited {limit_s:g} s in vain" + (f" for {what}" if what else "")
         time.sleep(0.01)
+    return found
+
+
+async def until_async(condition: Callable[[], T], what: str = "", limit_s: float = LIMIT_S) -> T:
+    """`until`, while the event loop goes on."""
+    deadline = time.monotonic() + limit_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"waited {limit_s:g} s in vain" + (f" for {what}" if what else "")
+        await asyncio.sleep(0.001)
     return found

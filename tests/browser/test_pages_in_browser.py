@@ -127,7 +127,7 @@ def test_every_page_in_light_and_dark_for_eye_ear_and_keyboard(page: Page, dashb
         page.keyboard.press("Tab")  # from now on focus is shown as to who uses the keyboard
         wrong += [f"{name}: focus is not seen on {node}" for node in page.evaluate(UNSEEN_FOCUS)]
         for scheme in ("light", "dark"):
-            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]  # the page follows without a reload
+            page.emulate_media(color_scheme=scheme)  # the page follows without a reload
             page.wait_for_function(BACKGROUND[scheme])
             rules = {"runOnly": ["color-contrast"]} if scheme == "dark" else {}  # the rest knows no colours
             for violation in Axe().run(page, context=OURS, options=rules).response["violations"]:

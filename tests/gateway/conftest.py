@@ -42,7 +42,7 @@ class Running:
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         connection.request("GET" if data is None else "POST", path, data, headers or {})
         answer = connection.getresponse()
-        answer.connection = connection  # type: ignore[attr-defined]
+        answer.connection = connection
         return answer
 
     def ask(self, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, Any, Any]:

@@ -158,4 +158,4 @@ def test_chat_template_can_do_nothing_but_write(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no template"):
         template("{% if %}")
     with pytest.raises(InputError, match="no chat_template"):
-        template(None)  # type: ignore[arg-type]
+        template(None)

@@ -19,6 +19,7 @@ from lab.load.targets import INVALID
 from lab.measure.records import CANCELLED, ERROR, OK, REFUSED, REQUESTS, TIMEOUT
 from lab.spec import Constant, Poisson
 from lab.stream import read_stream
+from tests.waiting import until_async
 
 MS = 1_000_000
 GRACE_S = 2.0
@@ -76,7 +77,7 @@ class Block:
             self.driver = driver = make(recorder=recorder, **parameters)
             target.done = driver.done
             self.start_ns = time.perf_counter_ns() + 10 * MS
-            driver.start(target, self.start_ns)  # type: ignore[arg-type]
+            driver.start(target, self.start_ns)
             task = asyncio.ensure_future(meanwhile(driver, self.start_ns)) if meanwhile else None
             await asyncio.wait_for(driver.over, 15)
             self.over_ns = time.perf_counter_ns()
@@ -252,16 +253,14 @@ def test_a_wrong_request_after_a_right_one_is_an_error_like_any_other(tmp_path: 
 
 def test_more_users_ask_at_once_and_fewer_leave_with_their_answers(tmp_path: Path) -> None:
     async def change(driver: ClosedLoop, start_ns: int) -> None:
-        while driver.in_flight != 1:
-            await asyncio.sleep(0.001)
+        await until_async(lambda: driver.in_flight == 1)
         driver.change_users(5)
         assert driver.in_flight == 5
         await asyncio.sleep(0.05)
         assert driver.in_flight == 5
         driver.change_users(2)
         assert driver.in_flight == 5
-        while driver.in_flight != 2:
-            await asyncio.sleep(0.001)
+        await until_async(lambda: driver.in_flight == 2)
         await asyncio.sleep(0.05)
         assert driver.in_flight == 2
         driver.cancel()
@@ -372,7 +371,7 @@ def test_one_silent_request_of_many_does_not_hold_the_others_up(tmp_path: Path) 
             target.at_work[target.queue.pop(0)] = None
         serve()
 
-    target._serve = all_but_3  # type: ignore[method-assign]
+    target._serve = all_but_3
     block = Block(tmp_path, OpenLoop, target, schedule=at(*range(0, 200, 10)), timeout_s=0.3)
     assert list(np.flatnonzero(block.outcome == TIMEOUT)) == [3]
     assert set(np.delete(block.outcome, 3)) == {OK}

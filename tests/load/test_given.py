@@ -127,9 +127,9 @@ def test_a_data_file_is_read_as_perf_analyzer_reads_it(tmp_path: Path) -> None:
 def test_lists_in_a_data_file_are_sequences(tmp_path: Path) -> None:
     path = written(tmp_path, {"data": [[{"X": [1, 1, 1]}, {"X": [2, 2, 2]}], [{"X": [3, 3, 3]}]]})
     found = requests(Given(inputs=(X,), data=str(path), sequence_length=8), 0, 4)
-    assert [r.parameters["sequence_id"] for r in found[:3]] == [1, 2, 3]  # type: ignore[attr-defined]
-    second = next(r for r in found if r.parameters["sequence_id"] == 2)  # type: ignore[attr-defined]
-    assert second["X"].tolist() == [[3, 3, 3]] and second.parameters["sequence_end"]  # type: ignore[attr-defined]
+    assert [r.parameters["sequence_id"] for r in found[:3]] == [1, 2, 3]
+    second = next(r for r in found if r.parameters["sequence_id"] == 2)
+    assert second["X"].tolist() == [[3, 3, 3]] and second.parameters["sequence_end"]
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ async def test_an_answer_ends_with_its_final_response_and_only_once() -> None:
 async def test_a_long_answer_makes_the_servers_window_wide_again() -> None:
     async with connected() as (using, peer):
         using.ask(0)
-        using.target._channel._connection._consumed = 2**29 - 200_000  # type: ignore[attr-defined]
+        using.target._channel._connection._consumed = 2**29 - 200_000
         long = words(1, text="x" * 16_000)
         peer.send(begin(), *(data(part) for _ in range(15) for part in (long[:8_000], long[8_000:])))
         update = await peer.next(wire.WINDOW_UPDATE)

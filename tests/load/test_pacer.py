@@ -4,6 +4,7 @@ import time
 import numpy as np
 
 from lab.load.pacer import Pacer
+from tests.waiting import until_async
 
 
 def fired_at(deadlines_ns: list[int]) -> list[int]:
@@ -50,8 +51,7 @@ def test_a_new_deadline_replaces_the_old_one() -> None:
         start = time.perf_counter_ns()
         pacer.set(start + 5_000_000)
         pacer.set(start + 60_000_000)
-        while not fired:
-            await asyncio.sleep(0.005)
+        await until_async(lambda: fired)
         pacer.close()
         return fired[0] - start
 

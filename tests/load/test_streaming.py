@@ -21,7 +21,8 @@ from lab.measure.records import ERROR, OK, REFUSED, TRUNCATED
 from lab.spec import ClosedLoop, ModelSpec, Workload
 from tests.load.fakes.servers import free_port
 from tests.load.fakes.streams import Chunk, Story, generate_server, grpc_stream_server, openai_server
-from tests.load.fakes.using import End, Using, until, use
+from tests.load.fakes.using import End, Using, use
+from tests.waiting import until_async
 
 LATE_NS = 200_000_000
 """A chunk is stamped that long after it was sent at most: long for a busy machine, short beside a wrong chunk."""
@@ -236,7 +237,7 @@ def test_a_server_that_dies_truncates_what_it_was_telling(kind: Kind) -> None:  
     async def script(using: Using) -> None:
         nonlocal killed_ns
         using.ask(0)
-        await until(lambda: bool(story.sent_ns) and len(story.sent_ns[0]) == 20)
+        await until_async(lambda: bool(story.sent_ns) and len(story.sent_ns[0]) == 20)
         killed_ns = time.perf_counter_ns()
         await asyncio.get_running_loop().run_in_executor(None, fake.kill)
         await using.until(0)
@@ -263,14 +264,14 @@ def test_a_request_that_is_given_up_returns_what_came_and_stops_the_server(
     async def script(using: Using) -> None:
         for number in (0, 1):
             using.ask(number)
-        await until(lambda: [len(sent) for sent in story.sent_ns] == [5, 5])
+        await until_async(lambda: [len(sent) for sent in story.sent_ns] == [5, 5])
         await asyncio.sleep(0.1)  # on the way
         given.append(using.target.cancel(0))
         given.append(using.target.cancel(0))
-        await until(lambda: story.cancelled == 1)
+        await until_async(lambda: story.cancelled == 1)
         assert story.in_flight == 1
         given.append(using.target.cancel(1))
-        await until(lambda: story.cancelled == 2)
+        await until_async(lambda: story.cancelled == 2)
 
     with kind.server(story) as fake:
         assert use(kind.target, kind.url(fake), requests(), script).ends == {}

@@ -20,6 +20,7 @@ from lab.load.targets.triton_http import TritonHttp
 from lab.measure.records import ERROR, OK, OUTCOMES, REFUSED, TRUNCATED
 from tests.load.fakes.servers import free_port, grpc_server, http_server
 from tests.load.fakes.service import Service
+from tests.waiting import until_async
 
 Ends = dict[int, tuple[int, str | None]]
 KINDS = [(TritonGrpc, grpc_server), (TritonHttp, http_server)]
@@ -55,11 +56,6 @@ def use(
     return uvloop.run(main())
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.002)
-
-
 @pytest.mark.parametrize(("target", "server"), KINDS)
 def test_the_server_gets_the_tensors_as_they_are(target: Any, server: Any) -> None:
     service = Service()
@@ -67,7 +63,7 @@ def test_the_server_gets_the_tensors_as_they_are(target: Any, server: Any) -> No
     async def script(target: Any, ends: Ends) -> None:
         for number in range(20):
             target.ask(number)
-        await until(lambda: len(ends) == 20)
+        await until_async(lambda: len(ends) == 20)
 
     with server(service) as fake:
         ends = use(target, fake.url, script)
@@ -120,7 +116,7 @@ def test_in_flight_is_what_was_sent_however_many(target: Any, server: Any) -> No
     async def script(target: Any, ends: Ends) -> None:
         for number in range(150):
             target.ask(number)
-        await until(lambda: len(ends) == 150)
+        await until_async(lambda: len(ends) == 150)
 
     with server(service) as fake:
         use(target, fake.url, script)
@@ -142,7 +138,7 @@ def test_a_status_becomes_an_outcome_with_its_text(
 ) -> None:
     async def script(target: Any, ends: Ends) -> None:
         target.ask(0)
-        await until(lambda: bool(ends))
+        await until_async(lambda: bool(ends))
 
     with server(Service(refuse=(status, text))) as fake:
         ends = use(target, fake.url, script)
@@ -155,7 +151,7 @@ def test_nobody_there_is_refused_each_time(target: Any, server: Any) -> None:  #
     async def script(target: Any, ends: Ends) -> None:
         for number in range(3):
             target.ask(number)
-            await until(lambda number=number: number in ends)  # type: ignore[misc]
+            await until_async(lambda number=number: number in ends)
 
     ends = use(target, f"127.0.0.1:{free_port()}", script)
     assert [outcome for outcome, _ in ends.values()] == [REFUSED] * 3
@@ -169,12 +165,12 @@ def test_a_cancelled_request_is_cancelled_at_the_server(target: Any, server: Any
     async def script(target: Any, ends: Ends) -> None:
         target.ask(0)
         target.ask(1)
-        await until(lambda: service.in_flight == 2)
+        await until_async(lambda: service.in_flight == 2)
         target.cancel(0)
         target.cancel(0)
-        await until(lambda: service.cancelled == 1)
+        await until_async(lambda: service.cancelled == 1)
         target.cancel(1)
-        await until(lambda: service.cancelled == 2)
+        await until_async(lambda: service.cancelled == 2)
 
     with server(service) as fake:
         assert use(target, fake.url, script) == {}
@@ -187,11 +183,11 @@ def test_a_server_that_dies_ends_what_is_in_flight(target: Any, server: Any) -> 
     async def script(target: Any, ends: Ends) -> None:
         for number in range(5):
             target.ask(number)
-        await until(lambda: service.in_flight == 5)
+        await until_async(lambda: service.in_flight == 5)
         await asyncio.get_running_loop().run_in_executor(None, fake.kill)
-        await until(lambda: len(ends) == 5)
+        await until_async(lambda: len(ends) == 5)
         target.ask(5)
-        await until(lambda: len(ends) == 6)
+        await until_async(lambda: len(ends) == 6)
 
     with server(service) as fake:
         ends = use(target, fake.url, script)
@@ -205,13 +201,13 @@ def test_a_grpc_server_that_comes_back_is_found_again() -> None:
 
     async def script(target: Any, ends: Ends) -> None:
         target.ask(0)
-        await until(lambda: 0 in ends)
+        await until_async(lambda: 0 in ends)
         loop = asyncio.get_running_loop()
         server = grpc_server(Service(), port=port)
         fake = await loop.run_in_executor(None, server.__enter__)
         for number in (1, 2):
             target.ask(number)
-        await until(lambda: {1, 2} <= set(ends))
+        await until_async(lambda: {1, 2} <= set(ends))
         await loop.run_in_executor(None, fake.kill)
 
     ends = use(TritonGrpc, f"127.0.0.1:{port}", script)
@@ -226,7 +222,7 @@ def test_a_large_message_fits_through_grpcs_flow_control() -> None:
     async def script(target: Any, ends: Ends) -> None:
         for number in range(5):
             target.ask(number)
-        await until(lambda: len(ends) == 5)
+        await until_async(lambda: len(ends) == 5)
 
     with grpc_server(service) as fake:
         ends = use(TritonGrpc, fake.url, script, made)
@@ -240,7 +236,7 @@ def test_grpcs_limit_of_streams_is_kept_without_losing_a_call() -> None:
     async def script(target: Any, ends: Ends) -> None:
         for number in range(200):
             target.ask(number)
-        await until(lambda: len(ends) == 200)
+        await until_async(lambda: len(ends) == 200)
 
     with grpc_server(service, options=[("grpc.max_concurrent_streams", 7)]) as fake:
         ends = use(TritonGrpc, fake.url, script)
@@ -251,7 +247,7 @@ def test_grpcs_limit_of_streams_is_kept_without_losing_a_call() -> None:
 def test_the_http_port_is_recognised_by_the_grpc_target() -> None:
     async def script(target: Any, ends: Ends) -> None:
         target.ask(0)
-        await until(lambda: bool(ends))
+        await until_async(lambda: bool(ends))
 
     with http_server(Service()) as fake:
         ends = use(TritonGrpc, fake.url, script)

@@ -26,7 +26,7 @@ FAILURE = {"code": 503, "type": "InternalServerException", "message": "Worker di
 
 
 @contextmanager
-def torchserve(*, pieces: tuple[Any, ...] = ("a", "b", "c"), status: int = 200) -> Iterator[tuple[FakeServer, list]]:  # type: ignore[type-arg]
+def torchserve(*, pieces: tuple[Any, ...] = ("a", "b", "c"), status: int = 200) -> Iterator[tuple[FakeServer, list]]:
     """Answers with these pieces, each an HTTP chunk of its own; None breaks the connection."""
     got: list[tuple[str, bytes]] = []
 

@@ -19,7 +19,7 @@ SECOND = 1_000_000_000
 def effect(ratio: float, half: float, verdict: str = "no detectable difference") -> Effect:
     """With an interval of `half` in logs."""
     low, high = ratio * math.exp(-half), ratio * math.exp(half)
-    return Effect("latency_p50_s", 1.0, ratio, ratio, low, high, ratio - 1, low - 1, high - 1, verdict, "")  # type: ignore[arg-type]
+    return Effect("latency_p50_s", 1.0, ratio, ratio, low, high, ratio - 1, low - 1, high - 1, verdict, "")
 
 
 def test_the_detectable_effect_is_bloms_multiple_of_the_standard_error() -> None:

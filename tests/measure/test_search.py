@@ -21,7 +21,7 @@ def run(search: Search, limit: float, *, client: float = float("inf"), flaky: in
         result = "client" if rate > client else "met" if rate <= limit else "missed"
         if flaky and number % flaky == 0 and result == "met":
             result = "missed"
-        search.tell(Probe(rate, result, "", None, None, None))  # type: ignore[arg-type]
+        search.tell(Probe(rate, result, "", None, None, None))
     return search.found()
 
 

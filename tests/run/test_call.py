@@ -114,7 +114,7 @@ def test_what_batching_a_model_cannot_have_is_one_line(server: Server) -> None:
         borrowed.with_batching(sequences, None)
 
 
-def _until(condition, limit_s: float = 30.0) -> None:  # type: ignore[no-untyped-def]
+def _until(condition, limit_s: float = 30.0) -> None:
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, "it did not come to pass"

@@ -113,7 +113,7 @@ def test_a_block_has_the_memory_of_its_own_load_and_the_loads_before_it() -> Non
     seen = [formats._since_load(events, "llm", number) for number in (0, 1, 2, 3)]
     idle = [found[0] and found[0]["own_bytes"] for found in seen]
     held = [found[1] and found[1]["own_bytes"] for found in seen]
-    users = [[load.arrival.concurrency for load in loads] for _, _, loads in seen]  # type: ignore[union-attr]
+    users = [[load.arrival.concurrency for load in loads] for _, _, loads in seen]
     assert idle[:3] == [100, 100, 90]
     assert held == [150, 151, 120, None]
     assert users[:3] == [[1, 8], [1, 8, 2], [4]]

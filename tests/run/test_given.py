@@ -116,7 +116,7 @@ def test_sequences_are_announced_with_a_length() -> None:
 
 def test_a_model_with_several_responses_needs_grpc() -> None:
     decoupled = stranger({**IDS, "dims": ["4"]}, model_transaction_policy={"decoupled": True})
-    assert plan(decoupled, Wishes()).given.decoupled  # type: ignore[union-attr]
+    assert plan(decoupled, Wishes()).given.decoupled
     with pytest.raises(InputError, match="allowed: grpc://HOST:PORT"):
         plan(decoupled, Wishes(), scheme="http")
 

@@ -6,8 +6,8 @@ import socket
 import ssl
 import subprocess
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -59,8 +59,8 @@ def test_a_wrong_url_is_one_line_with_what_is_allowed(url: str, said: str) -> No
 
 
 @contextmanager
-def saying(answer: bytes) -> Iterator[int]:
-    """A port that answers every connection with these bytes, as ssh does with its banner."""
+def answering(answer: Callable[[socket.socket], object]) -> Iterator[int]:
+    """A port whose every connection is handed to `answer`, and closed after."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -69,9 +69,8 @@ def saying(answer: bytes) -> Iterator[int]:
                 connection, _ = listener.accept()
             except OSError:
                 return
-            with connection:
-                connection.sendall(answer)
-                connection.recv(1000)
+            with connection, suppress(OSError):  # ssl.SSLError is one
+                answer(connection)
 
     threading.Thread(target=serve, daemon=True).start()
     try:
@@ -80,8 +79,17 @@ def saying(answer: bytes) -> Iterator[int]:
         listener.close()
 
 
-@contextmanager
-def tls(folder: Path) -> Iterator[int]:
+def saying(answer: bytes) -> AbstractContextManager[int]:
+    """A port that answers every connection with these bytes, as ssh does with its banner."""
+
+    def say(connection: socket.socket) -> None:
+        connection.sendall(answer)
+        connection.recv(1000)
+
+    return answering(say)
+
+
+def tls(folder: Path) -> AbstractContextManager[int]:
     """A port that speaks TLS and nothing else."""
     key, certificate = folder / "key.pem", folder / "certificate.pem"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
@@ -89,25 +97,7 @@ def tls(folder: Path) -> Iterator[int]:
     subprocess.run(command, check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            with connection:
-                try:
-                    context.wrap_socket(connection, server_side=True).close()
-                except (ssl.SSLError, OSError):
-                    continue
-
-    threading.Thread(target=serve, daemon=True).start()
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        listener.close()
+    return answering(lambda connection: context.wrap_socket(connection, server_side=True).close())
 
 
 def line(url: str) -> str:

@@ -123,7 +123,7 @@ def test_groups_that_are_no_whole_steps_are_refused() -> None:
 
 def test_stacked_and_alternating_keep_scales_with_their_rows() -> None:
     a, b = (random_matrix(INT4, rows, 16) for rows in (20, 20))
-    b = b.with_parts(b.values ^ 1, b.scale + 1, b.zero ^ 1)  # type: ignore[operator]
+    b = b.with_parts(b.values ^ 1, b.scale + 1, b.zero ^ 1)
     below = stacked([a, b])
     mixed = alternating([a, b])
     for part in ("values", "scale", "zero"):

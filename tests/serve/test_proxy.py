@@ -7,6 +7,7 @@ import threading
 from lab.errors import ModelError
 from lab.serve.proxy import Proxy
 from lab.serve.residency import Residency
+from tests.waiting import until_async
 
 MIB = 2**20
 
@@ -178,16 +179,20 @@ def test_a_connection_that_triton_closed_is_replaced_without_a_lost_request():
     run(story)
 
 
+async def behind(client, upstream, residency, port):
+    """Another client that asks for b, for which a has to go, while the answer that `client` gets from a is held."""
+    upstream.hold.clear()
+    client.send("a")
+    await until_async(lambda: upstream.heads)
+    other = await Client().open(port)
+    other.send("b")
+    await until_async(lambda: residency.places()["a"] == "leaving")
+    return other
+
+
 def test_a_model_is_held_until_its_answer_is_sent():
     async def story(client, upstream, shelf, residency, passed, port):
-        upstream.hold.clear()
-        client.send("a")
-        while not upstream.heads:
-            await asyncio.sleep(0.005)
-        other = await Client().open(port)
-        other.send("b")
-        while residency.places()["a"] != "leaving":
-            await asyncio.sleep(0.005)
+        other = await behind(client, upstream, residency, port)
         assert shelf.calls == [("load", "a")]
         upstream.hold.set()
         assert (await client.answer())[1] == b"x"
@@ -200,17 +205,9 @@ def test_a_model_is_held_until_its_answer_is_sent():
 
 def test_a_client_that_leaves_while_it_waits_wants_its_model_no_more():
     async def story(client, upstream, shelf, residency, passed, port):
-        upstream.hold.clear()
-        client.send("a")
-        while not upstream.heads:
-            await asyncio.sleep(0.005)
-        other = await Client().open(port)
-        other.send("b")
-        while residency.places()["a"] != "leaving":
-            await asyncio.sleep(0.005)
+        other = await behind(client, upstream, residency, port)
         other.writer.close()
-        while residency.places()["a"] != "resident":  # nobody wants b: a may stay
-            await asyncio.sleep(0.005)
+        await until_async(lambda: residency.places()["a"] == "resident")  # nobody wants b: a may stay
         upstream.hold.set()
         assert (await client.answer())[1] == b"x"
         assert shelf.calls == [("load", "a")]
@@ -227,8 +224,7 @@ def test_after_a_server_error_a_dead_model_is_loaded_anew_and_a_living_one_is_le
 
     async def dead(client, upstream, shelf, residency, passed, port):
         assert (await client.ask("dead"))[0] == 500
-        while residency.places()["dead"] != "absent":
-            await asyncio.sleep(0.005)
+        await until_async(lambda: residency.places()["dead"] == "absent")
         await client.ask("dead")
         assert shelf.calls[:3] == [("load", "dead"), ("unload", "dead"), ("load", "dead")]
 
@@ -246,7 +242,6 @@ def test_after_a_server_error_a_dead_model_is_loaded_anew_and_a_living_one_is_le
 def test_a_triton_that_is_gone_is_an_answer_too():
     async def story(client, upstream, shelf, residency, passed, port):
         upstream.server.close()
-        await asyncio.sleep(0.01)
         status, body = await client.ask("a")
         assert (status, json.loads(body)) == (503, {"error": "Triton does not answer"})
         assert residency.places()["a"] == "resident"

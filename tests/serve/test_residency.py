@@ -11,6 +11,7 @@ import pytest
 from lab.errors import ModelError
 from lab.serve.eviction import MIB, Refused
 from lab.serve.residency import Residency
+from tests.waiting import until_async
 
 
 class Shelf:
@@ -131,11 +132,9 @@ def test_a_model_in_use_goes_when_its_last_answer_is_sent():
         shelf = Shelf({"a": 10, "b": 10})
         residency = residency_of(shelf, 10)
         long = asyncio.create_task(ask(residency, shelf, "a", 0.05))
-        while not shelf.in_use["a"]:
-            await asyncio.sleep(0.001)
+        await until_async(lambda: shelf.in_use["a"])
         miss = asyncio.create_task(ask(residency, shelf, "b"))
-        await asyncio.sleep(0.01)
-        assert residency.places() == {"a": "leaving", "b": "absent"}
+        await until_async(lambda: residency.places() == {"a": "leaving", "b": "absent"})
         late = asyncio.create_task(ask(residency, shelf, "a"))  # behind b: a takes no new requests
         assert [await task for task in (long, miss, late)] == ["ok"] * 3
         assert [call for call in shelf.calls if call[0] == "load"] == [("load", "a"), ("load", "b"), ("load", "a")]
@@ -148,13 +147,11 @@ def test_a_request_waits_no_longer_than_it_may_and_the_model_that_had_to_go_stay
         shelf = Shelf({"a": 10, "b": 10})
         residency = residency_of(shelf, 10, wait_s=0.05)
         long = asyncio.create_task(ask(residency, shelf, "a", 0.3))
-        while not shelf.in_use["a"]:
-            await asyncio.sleep(0.001)
+        await until_async(lambda: shelf.in_use["a"])
         with pytest.raises(Refused, match=r"model b \(absent\) could not be had within 0.05 s") as error:
             await residency.acquire("b")
         assert error.value.reason == "too_late"
-        while residency.places()["a"] != "resident":  # nobody wants b any more
-            await asyncio.sleep(0.001)
+        await until_async(lambda: residency.places()["a"] == "resident")  # nobody wants b any more
         assert await ask(residency, shelf, "a") == "ok"
         assert await long == "ok"
         assert shelf.calls == [("load", "a")]
@@ -246,7 +243,7 @@ def test_a_client_that_goes_away_holds_nothing():
         shelf = Shelf({"a": 10, "b": 10}, load_s=0.02)
         residency = residency_of(shelf, 10)
         gone = asyncio.create_task(ask(residency, shelf, "a"))
-        await asyncio.sleep(0.005)
+        await until_async(lambda: shelf.calls == [("load", "a")])
         gone.cancel()
         with pytest.raises(asyncio.CancelledError):
             await gone
@@ -261,7 +258,7 @@ def test_closing_refuses_who_waits_and_who_comes():
         shelf = Shelf({"a": 10, "b": 10}, load_s=0.02)
         residency = residency_of(shelf, 10)
         waits = asyncio.create_task(ask(residency, shelf, "a"))
-        await asyncio.sleep(0.005)
+        await until_async(lambda: shelf.calls == [("load", "a")])
         await residency.close()
         assert await waits == "closed"
         assert await ask(residency, shelf, "b") == "closed"

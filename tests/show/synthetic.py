@@ -82,7 +82,7 @@ class Author:
 
     def block(self, index: int, block: object, *, cut_s: float | None = None) -> None:
         """One block from start to end; `cut_s` stops it early, as Stop does."""
-        workload, model = block.workload, block.model  # type: ignore[attr-defined]
+        workload, model = block.workload, block.model
         start_ns, duration_s = self.now_ns, workload.duration_s
         batching = model.batching
         max_batch = batching.max_batch_size if batching else 1
@@ -92,16 +92,16 @@ class Author:
         else:
             rate = workload.arrival.rate_rps
         # The same arrivals for every level at one load: what is compared is paired.
-        gaps = np.random.default_rng([int(rate), block.repeat])  # type: ignore[attr-defined]
+        gaps = np.random.default_rng([int(rate), block.repeat])
         due = np.cumsum(gaps.exponential(1 / rate, int(rate * duration_s * 1.2) + 10))
         due = due[due < (cut_s or duration_s)]
         served = simulate(due, max_batch, delay_s)
         self.folder.event(
             "block_start",
             block=index,
-            role=block.role,  # type: ignore[attr-defined]
-            cell=block.cell,  # type: ignore[attr-defined]
-            repeat=block.repeat,  # type: ignore[attr-defined]
+            role=block.role,
+            cell=block.cell,
+            repeat=block.repeat,
             planned=len(due),
             workload=workload.model_dump(mode="json"),
             model=model.model_dump(mode="json"),

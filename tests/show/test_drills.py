@@ -139,7 +139,7 @@ def test_an_estimate_is_judged_by_its_factor(given: float, verdict: str, own: li
 def test_a_choice_is_right_by_the_runs_own_figures(own: list[Source]) -> None:
     best = asked("format_best", own)
     rates = {
-        level: own[3].at(level, own[3].load(0), "output_tokens_per_s")["output_tokens_per_s"]  # type: ignore[index]
+        level: own[3].at(level, own[3].load(0), "output_tokens_per_s")["output_tokens_per_s"]
         for level in best.options
     }
     assert best.options[best.truth or 0] == max(rates, key=lambda level: rates[level])

@@ -156,7 +156,7 @@ def test_a_run_that_makes_no_sense_is_one_line(
     name, spoil = DAMAGE[damage]
     path = full_home / "runs" / DONE / name
     document = json.loads(path.read_text())
-    spoil(document)  # type: ignore[no-untyped-call]
+    spoil(document)
     path.write_text(json.dumps(document))
     app = open_page(page, run=DONE)
     assert not app.exception
@@ -452,7 +452,7 @@ def test_the_link_chooses_the_lengths(full_home: Path) -> None:
 
 def test_static_wastes_slots_that_continuous_fills(full_home: Path) -> None:
     notes = [c.value for c in open_page("scheduling", run=LLM_BATCHING).caption if "a request waited" in c.value]
-    static, continuous = (float(re.search(r"([\d.]+) %", note)[1]) for note in notes)  # type: ignore[index]
+    static, continuous = (float(re.search(r"([\d.]+) %", note)[1]) for note in notes)
     assert static > 5 * continuous
 
 

@@ -34,7 +34,7 @@ class Tags(HTMLParser):
 
 
 def made(*runs: str, **more: object) -> Report:
-    return report([Name.read(run) for run in runs], price=prices.find(CPU), **more)  # type: ignore[arg-type]
+    return report([Name.read(run) for run in runs], price=prices.find(CPU), **more)
 
 
 @pytest.mark.parametrize("run", [DONE, STOPPED, FAILED, KV_CACHE, LLM_LOAD])

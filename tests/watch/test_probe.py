@@ -51,7 +51,7 @@ def test_figures_are_of_a_machines_size(monkeypatch: pytest.MonkeyPatch) -> None
     found = measure()
     assert found["reason"] is None
     for name in FOUND.keys() - {"reason"}:
-        assert 1e7 < found[name] < 1e14  # type: ignore[operator]
+        assert 1e7 < found[name] < 1e14
 
 
 def test_it_is_measured_once_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import uvloop
 
 from lab.load.targets import Generated, Target
 from lab.measure.records import OK
+from tests.waiting import until_async
 
 
 @dataclass
@@ -35,7 +36,7 @@ class Using:
         self.target.send(number, self.messages[number % len(self.messages)])
 
     async def until(self, *numbers: int) -> None:
-        await until(lambda: set(numbers) <= set(self.ends))
+        await until_async(lambda: set(numbers) <= set(self.ends))
 
 
 def timed(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -50,11 +51,6 @@ def timed(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         asyncio.run(limited())
 
     return run
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.002)
 
 
 def use(
