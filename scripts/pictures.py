@@ -19,7 +19,7 @@ from playwright.sync_api import Page, sync_playwright
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from tests.browser.conftest import Dashboard, serving  # noqa: E402
+from tests.browser.conftest import Dashboard, serving  # noqa: E402  after the path to it
 
 SIZE = {"width": 1200, "height": 1400}
 COLOURS = 128

@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     elif options.action == "mirror":
         rollout.shadow(routes, options.model, options.version, options.fraction)
     else:
-        rollout.move(routes, options.model, MOVES[options.action])  # type: ignore[arg-type]
+        rollout.move(routes, options.model, MOVES[options.action])  # type: ignore[arg-type]  # its values are moves
     print(_line(routes, options.model))
     return 0
 

@@ -30,7 +30,7 @@ class Answering(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101
+        assert task is not None  # noqa: S101  a coroutine runs in one
         passage, begun = self._passage, False
         outcome: int | None = ERROR
         watch = asyncio.ensure_future(_until_gone(receive))

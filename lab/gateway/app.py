@@ -114,13 +114,13 @@ def _health(found: dict[str, Any]) -> Response:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refusal)  # noqa: S101
+    assert isinstance(error, Refusal)  # noqa: S101  what it is registered for
     return JSONResponse(error.body, status_code=error.status, headers=error.headers())
 
 
 async def _not_here(request: Request, error: Exception) -> Response:
     """A path that there is not, or not with this method."""
-    assert isinstance(error, HTTPException)  # noqa: S101
+    assert isinstance(error, HTTPException)  # noqa: S101  what it is registered for
     refusal = wrong(f"{request.method} {request.url.path}: {error.detail}", code="not_found", status=error.status_code)
     return JSONResponse(refusal.body, status_code=error.status_code, headers=error.headers)
 

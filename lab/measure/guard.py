@@ -268,7 +268,7 @@ def told(c: Comparison) -> str:
         return _missing(c)
     if c.name in ("errors", "quality"):
         what = "errors" if c.name == "errors" else "bad answers"
-        assert c.champion is not None and c.challenger is not None  # noqa: S101
+        assert c.champion is not None and c.challenger is not None  # noqa: S101  an effect is of both
         return (
             f"{what} are {100 * c.challenger:.2f} %, the champion's {100 * c.champion:.2f} % "
             f"(difference {100 * (c.low or 0):+.2f} to {100 * (c.high or 0):+.2f} points)"

@@ -126,7 +126,7 @@ def _outputs(answer: Any) -> tuple[Shown, ...]:
 
 def _over_http(base: str, model: str, request: Tensors) -> tuple[Shown, ...]:
     headers, body = triton_http.infer_request(request)
-    asked = urllib.request.Request(f"{base}/v2/models/{model}/infer", body, headers)  # noqa: S310
+    asked = urllib.request.Request(f"{base}/v2/models/{model}/infer", body, headers)  # noqa: S310  http, by address.py
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(asked, timeout=LIMIT_S) as answer:

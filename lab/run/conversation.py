@@ -109,7 +109,7 @@ def say(
     )
     priority.give(speaker.pid, priority.MEASURED)
     try:
-        assert speaker.stdin is not None and speaker.stdout is not None  # noqa: S101
+        assert speaker.stdin is not None and speaker.stdout is not None  # noqa: S101  pipes were asked for
         with speaker.stdin as stdin:
             json.dump(asked, stdin)
         for line in speaker.stdout:

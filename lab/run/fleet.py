@@ -52,12 +52,12 @@ def measure(
 ) -> bool:
     """The whole run; whether a page asked it to stop. `on_tick(state, phase, progress)` keeps the status."""
     fleet = experiment.fleet
-    assert fleet is not None  # noqa: S101
+    assert fleet is not None  # noqa: S101  it is a fleet's run
     models = members(experiment, max(cell.workload.models for cell in experiment.cells()))
     for model in {model.family: model for model in models}.values():
         weights.prepare(model)
     with serving(None, folder) as server, _gate(server, models, fleet, folder) as gate:
-        assert isinstance(server, Server)  # noqa: S101
+        assert isinstance(server, Server)  # noqa: S101  without a URL it is the lab's own
         folder.event("serving", triton=server.version(), grpc_url=server.grpc_url, managed=True)
         workers, cells = experiment.workload.workers, len(experiment.cells())
         with FleetBench(folder, server, workers=workers, cells=cells, stopped=stopped) as bench:
@@ -103,7 +103,7 @@ def fill(
 ) -> list[str]:
     """Load the models in turn, each asked once it is there, until one more would not fit; the names of those loaded."""
     fleet, shelf = experiment.fleet, gate.shelf
-    assert fleet is not None  # noqa: S101
+    assert fleet is not None  # noqa: S101  it is a fleet's run
     budget = fleet.budget_bytes or EVERYTHING
     free = psutil.virtual_memory().available * (1 - KEEP_FREE_FRACTION)
     loaded: list[str] = []

@@ -14,7 +14,7 @@ from lab.spec import Experiment, ModelSpec, set_paths
 
 def members(experiment: Experiment, count: int) -> list[ModelSpec]:
     """The first `count` models of the fleet, most popular first: digits_1, embedder_2, digits_3, …"""
-    assert experiment.fleet is not None  # noqa: S101
+    assert experiment.fleet is not None  # noqa: S101  only asked for experiments that have one
     kinds = [experiment.model, *experiment.fleet.others]
     chosen = [(number, kinds[(number - 1) % len(kinds)]) for number in range(1, count + 1)]
     return [set_paths(spec, [("name", f"{spec.name}_{number}"), ("family", spec.family)]) for number, spec in chosen]

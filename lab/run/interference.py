@@ -33,7 +33,7 @@ def pairs(
 ) -> None:
     """Each model asked lightly, with the others idle and then with each at work: events "pair"."""
     gate = bench.gate
-    assert experiment.fleet is not None  # noqa: S101
+    assert experiment.fleet is not None  # noqa: S101  it is a fleet's run
     kinds = 1 + len(experiment.fleet.others)
     victims = filled[: min(kinds, MOST_KINDS)]
     twins = dict(zip(victims, filled[kinds:], strict=False))  # the next copy of the same model
@@ -54,7 +54,7 @@ def _matrix(
     report: Report,
 ) -> None:
     fleet, gate = experiment.fleet, bench.gate
-    assert fleet is not None  # noqa: S101
+    assert fleet is not None  # noqa: S101  it is a fleet's run
     spec = gate.shelf.specs
     numbers = iter(range(PAIR_BLOCKS, 2 * PAIR_BLOCKS))
     saturation: dict[str, float] = {}

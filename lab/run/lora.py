@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from lab import stopping
 from lab.measure.footprint import Footprint, copies, together
@@ -60,9 +61,9 @@ class _Answers:
         self.by: dict[str, list[str]] = {}
 
     def ask(self, who: str, server: Server, model: str, adapter: str | None) -> None:
-        sampling = {"max_tokens": ANSWER_TOKENS, "temperature": 0.0}
+        sampling: dict[str, Any] = {"max_tokens": ANSWER_TOKENS, "temperature": 0.0}
         if adapter is not None:
-            sampling |= {"lora_name": adapter}  # type: ignore[dict-item]
+            sampling |= {"lora_name": adapter}
         with ThreadPoolExecutor(AT_ONCE) as users:
             self.by[who] = list(users.map(lambda asked: _text(server, model, asked[0], sampling), self.lesson.asked))
 

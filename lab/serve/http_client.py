@@ -74,7 +74,7 @@ class HttpClient:
         """The answer's JSON, {} of an empty one; InferenceServerException with the server's words."""
         url = f"{self._base}/v2/{path}" if path else f"{self._base}/v2"
         data = None if body is None else json.dumps(body).encode()
-        asked = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310
+        asked = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310  http, by address.py
         try:
             with self._opener.open(asked, timeout=limit_s or DEFAULT_LIMIT_S) as answer:
                 return json.loads(answer.read() or b"{}")

@@ -11,6 +11,7 @@ import hashlib
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from lab import home, stopping
@@ -121,7 +122,7 @@ def _of_another_model(config: LlamaConfig, held: dict[str, list[int]]) -> str:
     return ""
 
 
-def _make(place: Path, fill) -> None:  # type: ignore[no-untyped-def]
+def _make(place: Path, fill: Callable[[Path], object]) -> None:
     """`place` filled under another name and moved: nobody sees half a folder, and a stopped attempt leaves no trace
     that the next one would trust."""
     place.parent.mkdir(exist_ok=True)

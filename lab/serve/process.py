@@ -63,7 +63,7 @@ class Process:
     @property
     def exit_status(self) -> int | None:
         """None while it runs; -N when signal N ended it."""
-        assert self._child is not None  # noqa: S101
+        assert self._child is not None  # noqa: S101  __init__ raised otherwise
         status = self._child.poll()
         if status is not None:
             self._end_session()
@@ -71,7 +71,7 @@ class Process:
 
     def wait(self, timeout_s: float) -> bool:
         """Whether it has ended within the limit."""
-        assert self._child is not None  # noqa: S101
+        assert self._child is not None  # noqa: S101  __init__ raised otherwise
         try:
             self._child.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -105,7 +105,7 @@ class Process:
             return
         finally:
             self._started.set()
-        assert self._child.stdout is not None  # noqa: S101
+        assert self._child.stdout is not None  # noqa: S101  a pipe was asked for
         with log:
             while chunk := os.read(self._child.stdout.fileno(), 65_536):
                 log.write(chunk)

@@ -97,7 +97,7 @@ class Proxy:
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101
+        assert task is not None  # noqa: S101  a coroutine runs in one
         self._clients.add(task)
         try:
             while await self._request(reader, writer):
@@ -115,14 +115,14 @@ class Proxy:
         length = LENGTH.search(head)
         if CHUNKED.search(head) or (length and int(length[1]) > BODY_LIMIT):
             writer.write(
-                _answer(411, "Length Required", {"error": "allowed: a body with a Content-Length up to 1 GiB"})
+                answered(411, "Length Required", {"error": "allowed: a body with a Content-Length up to 1 GiB"})
             )
             return False
         body = await reader.readexactly(int(length[1])) if length else b""
         asked = INFERENCE.match(head)
         if asked is None:
             if head.startswith(b"GET /v2/residency "):
-                writer.write(_answer(200, "OK", self._told()))
+                writer.write(answered(200, "OK", self._told()))
                 return True
             return await self._pass(head, body, writer, "")
         model = asked[1].decode(errors="replace")
@@ -136,7 +136,7 @@ class Proxy:
         passed = Passed(arrived_ns, model, int(number[1]) if number else None, waited_ns, why)
         self._on_request(passed)
         if refusal is not None:
-            writer.write(_answer(*STATUS[refusal.reason], {"error": str(refusal)}))
+            writer.write(answered(*STATUS[refusal.reason], {"error": str(refusal)}))
             return True
         try:
             return await self._pass(head, body, writer, model)
@@ -165,7 +165,7 @@ class Proxy:
         try:
             (up_reader, up_writer), answer = await self._ask(head, body)
         except (OSError, asyncio.IncompleteReadError):
-            writer.write(_answer(503, "Service Unavailable", {"error": "Triton does not answer"}))
+            writer.write(answered(503, "Service Unavailable", {"error": "Triton does not answer"}))
             return True
         whole = False
         try:
@@ -181,7 +181,7 @@ class Proxy:
                     if left:
                         await writer.drain()
             elif CHUNKED.search(answer):
-                await _chunks(up_reader, writer)
+                await pass_chunks(up_reader, writer)
             whole = not CLOSE.search(answer)
         finally:
             if whole:
@@ -228,7 +228,7 @@ class Proxy:
         }
 
 
-async def _chunks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def pass_chunks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """A chunked body, chunk by chunk as it comes, to its end."""
     while True:
         line = await reader.readuntil(b"\r\n")
@@ -239,7 +239,7 @@ async def _chunks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
             return
 
 
-def _answer(status: int, reason: str, body: object) -> bytes:
+def answered(status: int, reason: str, body: object) -> bytes:
     said = json.dumps(body).encode()
     retry = "Retry-After: 1\r\n" if status in (429, 503) else ""
     head = f"HTTP/1.1 {status} {reason}\r\nContent-Type: application/json\r\n{retry}Content-Length: {len(said)}\r\n\r\n"

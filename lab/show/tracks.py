@@ -45,7 +45,7 @@ class Track:
         the track's."""
         places = [n for n, halt in enumerate(self.halts) if halt.page == page]
         later = [n for n in places if before is not None and n >= before]
-        return (later or places or [None])[0]  # type: ignore[list-item]
+        return next(iter(later or places), None)
 
 
 TRACKS: Sequence[Track] = (

@@ -101,5 +101,5 @@ def plan_of(experiment: Experiment, settings: list[str]) -> Chart:
 
 
 def _fleet(experiment: Experiment) -> Fleet:
-    assert experiment.fleet is not None  # noqa: S101
+    assert experiment.fleet is not None  # noqa: S101  only asked for experiments that have one
     return experiment.fleet
