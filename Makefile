@@ -1,17 +1,24 @@
 # make lab    the dashboard with a real Triton behind it, on http://127.0.0.1:8501
 # make test   every check and test that CI runs
+# make unit   the unit tier of the tests, in less than a minute
+# make test-airflow   the nightly DAG of deploy/airflow in a real Airflow, in an environment of its own
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 VENV := .venv
 
-.PHONY: lab test bench clean
+.PHONY: lab test unit test-airflow bench clean
 
 lab: $(VENV)/.ready
 	@$(VENV)/bin/python -m lab up
 
 test: $(VENV)/.ready-dev
-	@scripts/check
 	@scripts/test
+test-airflow: $(VENV)/.ready
+	@scripts/test-airflow
+
+unit: $(VENV)/.ready-dev
+	@scripts/test unit
+
 
 bench: $(VENV)/.ready-dev
 	@for b in benchmarks/*.py; do $(VENV)/bin/python $$b || exit 1; done
