@@ -21,7 +21,7 @@ unit: $(VENV)/.ready-dev
 
 
 bench: $(VENV)/.ready-dev
-	@for b in benchmarks/*.py; do $(VENV)/bin/python $$b || exit 1; done
+	@for b in $$(grep -lE '(xit\(|= )main\(' benchmarks/*.py); do $(VENV)/bin/python $$b || exit 1; done
 
 clean:
 	rm -rf $(VENV) .lab

@@ -28,6 +28,8 @@ from tests.lasting import FAILED, Lasting, failed
 
 SHARED = ("downloads", "triton", "models")
 TIERS = ("gpu", "triton", "browser")
+LONG = ("processes", "pages", "kernels")
+"""Tests beside the unit tier that need no server."""
 
 
 def pytest_configure() -> None:
@@ -39,12 +41,18 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Quick tiers first: what needs no server, then Triton, then the browser."""
+    """What needs no server, then Triton, then the browser. Within the first the long files first, so that processes
+    which share them out end together; before all others one file that compiles, so that the rest of them find it done
+    and wait for nothing."""
+    compiling = next((item.path for item in items if item.get_closest_marker("kernels")), None)
 
-    def tier(item: pytest.Item) -> int:
-        return max((n for n, name in enumerate(TIERS, start=1) if item.get_closest_marker(name)), default=0)
+    def place(item: pytest.Item) -> tuple[int, bool, int]:
+        has = item.get_closest_marker
+        tier = max((n for n, name in enumerate(TIERS, start=1) if has(name)), default=0)
+        long = min((n for n, name in enumerate(LONG) if has(name)), default=len(LONG))
+        return tier, item.path != compiling, long
 
-    items.sort(key=tier)  # stable: within a tier the order of the files stands
+    items.sort(key=place)  # stable: else the order of the files stands
 
 
 @pytest.fixture(scope="session", autouse=True)

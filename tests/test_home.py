@@ -12,6 +12,8 @@ import pytest
 from lab import home
 from lab.errors import FetchError
 
+pytestmark = pytest.mark.processes
+
 NAME = "tiny_thing-1.0-py3-none-any.whl"
 
 

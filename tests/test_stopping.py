@@ -16,6 +16,8 @@ from lab.run.folder import new_run_id
 from lab.serve import job
 from tests.waiting import until
 
+pytestmark = pytest.mark.processes
+
 JOB = """
 import json, os, sys, time
 print(json.dumps({"label": str(os.getpid()), "done": 0, "total": 1}), flush=True)

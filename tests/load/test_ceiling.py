@@ -6,6 +6,8 @@ from lab.load.ceiling import ceiling, keeps_up
 from lab.measure.records import ERROR, OK, Requests
 from tests.load.fakes.servers import free_port
 
+pytestmark = pytest.mark.processes
+
 MS = 1_000_000
 
 

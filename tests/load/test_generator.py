@@ -32,6 +32,8 @@ from tests.load.fakes.servers import FakeServer, free_port, grpc_server, http_se
 from tests.load.fakes.service import Service
 from tests.waiting import until
 
+pytestmark = pytest.mark.processes
+
 NULL = ModelSpec(name="null")
 ROOT = Path(__file__).parents[2]
 

@@ -27,6 +27,8 @@ from tests.load.fakes.servers import FakeServer, free_port
 from tests.load.fakes.streams import Chunk, Story, generate_server, grpc_stream_server, openai_server
 from tests.waiting import until
 
+pytestmark = pytest.mark.processes
+
 LLM = ModelSpec(name="llm")
 SERVERS = {"grpc": grpc_stream_server, "http": generate_server, "openai": openai_server}
 PROTOCOLS = pytest.mark.parametrize("protocol", list(SERVERS))

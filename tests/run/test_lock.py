@@ -14,6 +14,8 @@ import pytest
 
 from lab.run.lock import MeasureLock
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(autouse=True)
 def lab_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -76,6 +78,19 @@ def contenders() -> Iterator[Callable[[str], Contender]]:
             contender.process.communicate()
 
 
+@contextmanager
+def three() -> Iterator[tuple[Contender, Contender, Contender]]:
+    """The first, "run-a", has the lock; "run-b" and "run-c" wait for it in this order."""
+    with contenders() as start:
+        first = start("run-a")
+        first.says("has it")
+        second = start("run-b")
+        second.says("waits 1 run-a")
+        third = start("run-c")
+        third.says("waits 2 run-a")
+        yield first, second, third
+
+
 def test_a_free_lock_is_taken_without_waiting() -> None:
     places: list[tuple[int, str]] = []
     with MeasureLock("run-a") as lock:
@@ -84,13 +99,7 @@ def test_a_free_lock_is_taken_without_waiting() -> None:
 
 
 def test_places_are_told_and_served_in_order_of_coming() -> None:
-    with contenders() as start:
-        first = start("run-a")
-        first.says("has it")
-        second = start("run-b")
-        second.says("waits 1 run-a")
-        third = start("run-c")
-        third.says("waits 2 run-a")
+    with three() as (first, second, third):
         first.let_go()
         second.says("has it")
         third.says("waits 1 run-b")
@@ -99,13 +108,7 @@ def test_places_are_told_and_served_in_order_of_coming() -> None:
 
 
 def test_nobody_overtakes_an_older_waiter_that_is_slow_to_move_up() -> None:
-    with contenders() as start:
-        first = start("run-a")
-        first.says("has it")
-        second = start("run-b")
-        second.says("waits 1 run-a")
-        third = start("run-c")
-        third.says("waits 2 run-a")
+    with three() as (first, second, third):
         second.process.send_signal(signal.SIGSTOP)
         first.let_go()
         for _ in range(3):
@@ -116,13 +119,7 @@ def test_nobody_overtakes_an_older_waiter_that_is_slow_to_move_up() -> None:
 
 
 def test_a_killed_holder_and_a_killed_waiter_block_nobody(lab_home: Path) -> None:
-    with contenders() as start:
-        first = start("run-a")
-        first.says("has it")
-        second = start("run-b")
-        second.says("waits 1 run-a")
-        third = start("run-c")
-        third.says("waits 2 run-a")
+    with three() as (first, second, third):
         second.kill()
         third.says("waits 1 run-a")
         first.kill()

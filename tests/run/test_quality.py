@@ -15,12 +15,14 @@ from lab.errors import InputError
 from lab.measure.quality import NO_LOSS
 from lab.run import evaluation, exam, quality, quality_text
 from lab.serve import quantized, weights
-from lab.serve.models.decoder import Decoder, Span, decoder_of
+from lab.serve.models.decoder import Decoder, Span
 from lab.serve.models.quantized_reader import WeightsFolder
 from lab.serve.quantize import prose
 from lab.serve.quantize.build import build
 from lab.serve.quantize.recipe import Recipe
 from lab.spec import ModelSpec
+
+pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures("kernels")]
 
 FEW = 6
 """Of everything that is asked."""
@@ -28,12 +30,6 @@ FEW = 6
 
 def quiet(label: str, done: int, total: int) -> None:
     pass
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled(tiny_folder: Path) -> None:
-    """Kernels compile once, outside of any test's time."""
-    decoder_of(tiny_folder, "bf16")
 
 
 @pytest.fixture

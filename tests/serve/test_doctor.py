@@ -6,6 +6,8 @@ import pytest
 from lab.serve import doctor, leftovers
 from lab.serve.process import born
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def found(tmp_path, monkeypatch):

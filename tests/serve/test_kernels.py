@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from numba import njit
 
 from lab.serve.models import kernels, vector_code
 from lab.serve.models.vector_code import nearest
+
+pytestmark = pytest.mark.kernels
 
 
 def bfloat16(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -13,6 +13,8 @@ import pytest
 from lab.serve.process import BoundedLog, Process, born, is_same, last_lines
 from tests.waiting import until
 
+pytestmark = pytest.mark.processes
+
 PROJECT = Path(__file__).parents[2]
 SLEEP = ["/bin/sleep", "600"]
 

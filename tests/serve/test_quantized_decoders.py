@@ -17,13 +17,15 @@ from lab.serve.models.quantized_reader import WeightsFolder
 from tests.serve.conftest import relative_rms, save_llama
 from tests.serve.rounded_weights import save_rounded
 
+pytestmark = pytest.mark.kernels
+
 TOKENS = [(7 * i + i * i) % 256 for i in range(100)]
 LENGTHS = [1, 2, 31, 32, 33, 64, 99]  # around the blocks of 32 tokens that attention looks back over
 PRECISIONS = ["int8", "int8_weight", "int4"]
 
 
 @pytest.fixture(scope="module")
-def folders(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(tiny_folder: Path, kernels: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("rounded")
     made = {p: save_rounded(tiny_folder, root / p, p, group_size=16) for p in PRECISIONS}
     some = save_rounded(tiny_folder, root / "some", "int4", 16, chosen=lambda name: "layers.1." in name)

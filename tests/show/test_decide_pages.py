@@ -13,6 +13,8 @@ from lab.show.ui import reads
 from tests.show.conftest import DONE, FAILED, KV_CACHE, LLM_BATCHING, LLM_LOAD, STOPPED
 from tests.show.test_pages import charts, open_page, words
 
+pytestmark = pytest.mark.pages
+
 CPU = "lambda-us-east-1-cpu-4vcpu-16gib-x1-on-demand"
 
 

@@ -11,6 +11,8 @@ from lab.run.plan import cell_blocks, settle, with_rate
 from lab.serve.lora.lessons import lessons
 from tests.show.synthetic_llm import CONFIG, MACHINE, LlmAuthor
 
+pytestmark = pytest.mark.pages
+
 PROJECT = Path(__file__).parents[2]
 RUN = "20261130-020801-lora-done"
 MIB = 2**20

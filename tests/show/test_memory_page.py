@@ -17,6 +17,8 @@ from lab.show.ui.fleet import plan_of
 from lab.spec import ModelSpec
 from tests.show.synthetic import MIB, SECOND, Author
 
+pytestmark = pytest.mark.pages
+
 PROJECT = Path(__file__).parents[2]
 RUN = "20261130-010801-multi-model-done"
 

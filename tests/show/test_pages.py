@@ -24,6 +24,8 @@ from lab.spec import ModelSpec
 from tests.show.conftest import DONE, FAILED, KV_CACHE, LLM_BATCHING, LLM_LOAD, QUANTIZATION, STOPPED
 from tests.show.synthetic import Author, batching_run
 
+pytestmark = pytest.mark.pages
+
 PROJECT = Path(__file__).parents[2]
 PAGES = (
     *("start", "batching", "quantization", "kv_cache", "scheduling", "memory", "try_it", "live", "runs", "system"),

@@ -10,6 +10,8 @@ from lab.measure.planner import calibrator, heldout
 from tests.show.conftest import DONE, LLM_BATCHING, LLM_LOAD
 from tests.show.test_pages import charts, open_page, words
 
+pytestmark = pytest.mark.pages
+
 
 @pytest.fixture(autouse=True)
 def rough(monkeypatch: pytest.MonkeyPatch) -> None:

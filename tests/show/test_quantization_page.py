@@ -17,6 +17,8 @@ from tests.show.conftest import QUANTIZATION
 from tests.show.synthetic import Author
 from tests.show.test_pages import GOING, charts, open_page, sent, words
 
+pytestmark = pytest.mark.pages
+
 
 def test_speed_memory_and_quality_stand_together(full_home: Path) -> None:
     app = open_page("quantization", run=QUANTIZATION)

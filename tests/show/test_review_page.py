@@ -21,6 +21,8 @@ from tests.show.test_pages import charts, open_page, words
 def test_every_kind_of_run_can_be_reviewed(run: str, full_home: Path) -> None:
     app = open_page("review", run=run, v_rate="100", v_latency="50")
     assert not app.exception and not app.error
+pytestmark = pytest.mark.pages
+
     assert len(app.metric) == 4 and len(charts(app)) <= 1
 
 

@@ -12,6 +12,8 @@ from lab.track import rollout
 from lab.track.canary import Ended, Watch
 from lab.track.rollout import Routes, Version, to_one
 
+pytestmark = pytest.mark.pages
+
 APP = str(Path(__file__).parents[2] / "app.py")
 
 

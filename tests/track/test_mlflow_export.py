@@ -20,6 +20,8 @@ from lab.track.bundle import bundle, metric_name, metrics
 from tests.show.synthetic import batching_run
 from tests.waiting import until
 
+pytestmark = pytest.mark.processes
+
 RUN = "20261130-010101-batching-done"
 FAKE = '''
     """Keeps every call in a JSON file."""

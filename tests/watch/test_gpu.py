@@ -14,6 +14,8 @@ import pytest
 
 from lab.watch.gpu import FIELDS, read_gpus
 
+pytestmark = pytest.mark.processes
+
 Environment = Callable[..., dict[str, str]]
 Readings = dict[tuple[str, str], float | str]
 

@@ -16,6 +16,8 @@ import pytest
 from lab.watch.host import CpuMeter, host_memory, memory, model_processes
 from lab.watch.reading import Reading
 
+pytestmark = pytest.mark.processes
+
 MIB = 2**20
 
 

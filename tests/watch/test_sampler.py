@@ -22,6 +22,8 @@ from lab.watch.reading import Reading
 from lab.watch.sampler import Sampler
 from tests.waiting import LIMIT_S, until
 
+pytestmark = pytest.mark.processes
+
 
 class Rows:
     """Stands for a run folder."""
@@ -144,20 +146,20 @@ def test_stopping_does_not_wait_for_the_period() -> None:
 
 def test_an_expensive_reading_is_made_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     def expensive(subject: str, pids: list[int]) -> Reading:
-        end = time.thread_time() + 0.010
+        end = time.thread_time() + 0.003
         while time.thread_time() < end:
             pass
         return Reading(subject, "memory_bytes", 1.0)
 
     monkeypatch.setattr(host, "memory", expensive)
     rows = Rows()
-    # 10 ms of a core at a share of 0.5 % may come once in 2 s.
+    # 3 ms of a core at a share of 0.5 % may come once in 0.6 s.
     with Sampler(rows, os.getpid(), period_s=0.02):
         until(lambda: len(rows.of("server", "memory_bytes")) == 3)
     first, second, third = (row["t_ns"] / 1e9 for row in rows.of("server", "memory_bytes"))
-    assert second - first >= 1.9
-    assert third - second >= 1.9
-    assert len(rows.of("server", "cpu_fraction")) > 20
+    assert second - first >= 0.57
+    assert third - second >= 0.57
+    assert len(rows.of("server", "cpu_fraction")) > 6
 
 
 def test_what_watching_costs_is_written_down() -> None:
