@@ -13,18 +13,18 @@ lab: $(VENV)/.ready
 
 test: $(VENV)/.ready-dev
 	@scripts/test
+
 test-airflow: $(VENV)/.ready
 	@scripts/test-airflow
 
 unit: $(VENV)/.ready-dev
 	@scripts/test unit
 
-
 bench: $(VENV)/.ready-dev
 	@for b in $$(grep -lE '(xit\(|= )main\(' benchmarks/*.py); do $(VENV)/bin/python $$b || exit 1; done
 
 clean:
-	rm -rf $(VENV) .lab
+	rm -rf $(VENV) .venv-airflow .lab
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer with venv found (Debian and Ubuntu: apt install python3-venv)"; exit 2; }

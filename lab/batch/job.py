@@ -14,25 +14,25 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
 from lab.batch import parts, questions, table
 from lab.batch.asking import Answer, Asker
+from lab.batch.served import own_place, serves, serving
 from lab.batch.table import Row
 from lab.errors import InputError, LabError, RunError
 from lab.gateway.triton import TritonUpstream
-from lab.home import home
-from lab.run.conversation import in_force
 from lab.run.lock import who_measures
-from lab.serve import quantized, repository, weights
+from lab.serve import quantized, weights
 from lab.serve.chat import as_turn
+from lab.serve.cut import Cut
 from lab.serve.triton import Server
 from lab.spec import ModelSpec
 
@@ -87,7 +87,8 @@ class Progress:
 @dataclass(frozen=True)
 class Result:
     """`repeated_ids`: ids that stand for more than one row, and the first of them. `asked`: rows that this command
-    asked, without those that were done before."""
+    asked, without those that were done before. `cut`: rows whose text is longer than the model reads, of which
+    `tokens_cut` tokens were not read."""
 
     rows: int
     errors: int
@@ -96,6 +97,8 @@ class Result:
     repeated_ids: int = 0
     repeated: str | None = None
     was_done: bool = False
+    cut: int = 0
+    tokens_cut: int = 0
 
 
 Report = Callable[[Progress], None]
@@ -119,13 +122,16 @@ def run(job: Job, report: Report) -> Result:
     with kept.held(job.overwrite) as done:
         if done:
             told = json.loads(kept.told.read_text())
-            return Result(told["rows"], told["errors"], 0, 0.0, was_done=True)
-        with serving(job.spec) as server:
+            cut = told.get("cut", 0), told.get("tokens_cut", 0)
+            return Result(told["rows"], told["errors"], 0, 0.0, was_done=True, cut=cut[0], tokens_cut=cut[1])
+        with serving(job.spec, own_place(job.out)) as server:
             asked = asyncio.run(_Work(job, server, kept, lines, report).run())
+        cut = cut_rows(kept)
         told = {"finished": datetime.now(UTC).isoformat(timespec="seconds"), "source": job.source.name}
-        rows, failed = kept.assemble(told)
+        rows, failed = kept.assemble({**told, "cut": cut[0], "tokens_cut": cut[1]})
     repeated, first = repeated_ids(job)
-    return Result(rows, failed, asked, time.monotonic() - began, repeated, first)
+    seconds = time.monotonic() - began
+    return Result(rows, failed, asked, seconds, repeated, first, cut=cut[0], tokens_cut=cut[1])
 
 
 def identity(job: Job, digest: str) -> dict[str, Any]:
@@ -140,7 +146,7 @@ def identity(job: Job, digest: str) -> dict[str, Any]:
         "sampling": dict(job.sampling),
         "chat": job.chat,
         "format": table.ending(job.out),
-        "format_version": 1,
+        "format_version": 2,
     }
 
 
@@ -154,32 +160,13 @@ def fingerprint(path: Path) -> tuple[str, int | None]:
     return hashed.hexdigest(), None if path.suffix.lower() == ".parquet" else lines
 
 
-@contextmanager
-def serving(spec: ModelSpec) -> Iterator[Server]:
-    """The managed server with `spec` in force, loaded anew only where it differs; one of our own where none runs."""
-    server = Server.attach()
-    if server is None:
-        server = Server.start(repository=home() / "repository", log=home() / "triton.log")
-    with server:  # stops what it owns
-        if not serves(server, spec):
-            server.load(spec)
-        yield server
-
-
-def serves(server: Server, spec: ModelSpec) -> bool:
-    """Whether the model of this name serves as `spec` says, its batches too."""
-    wanted = repository.config(spec)
-    return in_force(server, spec) and int(server.config(spec.name).get("max_batch_size", 0)) == wanted.max_batch_size
-
-
 class _Work:
     def __init__(self, job: Job, server: Server, kept: parts.Parts, lines: int | None, report: Report) -> None:
         self._job, self._server, self._kept, self._report = job, server, kept, report
         self._family = job.spec.family
         place = weights.tokenizer(job.spec)
-        if self._family == "embedder":
-            place = (weights.folder(job.spec) or Path()) / "tokenizer.json"
         self._tokenizer = Tokenizer.from_file(str(place)) if place is not None else None
+        self._cut = Cut.of(job.spec)
         self._total = lines
         self._schema = questions.schema(self._family).append(pa.field(parts.ERROR, pa.string()))
         self._began = time.monotonic()
@@ -201,25 +188,26 @@ class _Work:
         )
         shards = self._shards(before)
         telling = asyncio.create_task(self._tell(asker, before))
-        under_way: deque[tuple[int, asyncio.Task[list[Answer]], list[Row]]] = deque()
+        under_way: deque[tuple[int, asyncio.Task[list[Answer]], list[Row], list[int]]] = deque()
         first = before
         try:
             while True:
                 while len(under_way) < UNDER_WAY and (rows := next(shards, None)) is not None:
-                    under_way.append((first, asyncio.create_task(asker.ask(rows, self._lengths(rows))), rows))
+                    lengths = await asyncio.to_thread(self._lengths, rows)  # answers come in meanwhile
+                    under_way.append((first, asyncio.create_task(asker.ask(rows, self._read(lengths))), rows, lengths))
                     first += len(rows)
                 if not under_way:
                     break
-                start, task, rows = under_way.popleft()
+                start, task, rows, lengths = under_way.popleft()
                 try:
                     answers = await task
                 except ExceptionGroup as failures:
                     raise first_of(failures) from None
                 self._check_same_model(start, len(rows))
-                self._kept.add(self._part(start, rows, answers))
+                self._kept.add(self._part(start, rows, answers, lengths))
         finally:
             telling.cancel()
-            for _, task, _ in under_way:
+            for _, task, _, _ in under_way:
                 task.cancel()
             await upstream.close()
         return first - before
@@ -242,7 +230,9 @@ class _Work:
             yield shard
 
     def _lengths(self, rows: list[Row]) -> list[int]:
-        """In tokens: exact where there is a tokenizer and the text is not absurdly long."""
+        """In tokens: exact where there is a tokenizer; of an absurdly long prompt an estimate."""
+        if self._cut is not None:
+            return self._cut.tokens([row.value or "" for row in rows])
         if self._tokenizer is None:
             return [1 for _ in rows]
         texts = [row.value if isinstance(row.value, str) and len(row.value) <= LONG else "" for row in rows]
@@ -252,9 +242,16 @@ class _Work:
             for count, text, row in zip(counts, texts, rows, strict=True)
         ]
 
-    def _part(self, start: int, rows: list[Row], answers: list[Answer]) -> pa.Table:
+    def _read(self, lengths: list[int]) -> list[int]:
+        """Of these the tokens that the model reads."""
+        return lengths if self._cut is None else [min(length, self._cut.limit) for length in lengths]
+
+    def _part(self, start: int, rows: list[Row], answers: list[Answer], lengths: list[int]) -> pa.Table:
         pairs = enumerate(zip(rows, answers, strict=True), start)
         whole = [{"row": number, "id": row.id} | answer for number, (row, answer) in pairs]
+        if self._cut is not None:
+            for row, length in zip(whole, lengths, strict=True):
+                row[questions.CUT] = None if parts.ERROR in row else self._cut.beyond(length)
         columns = {name: [row.get(name) for row in whole] for name in self._schema.names}
         return pa.table(columns, schema=self._schema)
 
@@ -272,6 +269,17 @@ class _Work:
             rate = asker.answered / elapsed if elapsed > 0 and asker.answered else None
             self._report(Progress(before + asker.answered, self._total, rate))
             await asyncio.sleep(0.5)
+
+
+def cut_rows(kept: parts.Parts) -> tuple[int, int]:
+    """(rows whose text was cut, tokens that no row's answer knows of)."""
+    rows = tokens = 0
+    for path in kept.done():
+        part = parts.read_part(path)
+        if questions.CUT in part.column_names:
+            rows += pc.sum(pc.greater(part[questions.CUT], 0)).as_py() or 0
+            tokens += pc.sum(part[questions.CUT]).as_py() or 0
+    return rows, tokens
 
 
 def first_of(failures: ExceptionGroup[Exception]) -> Exception:

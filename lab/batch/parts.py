@@ -61,14 +61,15 @@ class Parts:
             for path in (self.told, self.errors, self._out):
                 path.unlink(missing_ok=True)
         found = _read(self._folder / "job.json")
-        if found and found != self._job:
+        if found and found != self._job and self._part(0).exists():
             differing = ", ".join(sorted(key for key in found | self._job if found.get(key) != self._job.get(key)))
             if not overwrite:
                 raise InputError(
                     f"{self._folder}: half of another job, which differs in {differing}; allowed: that job's command, "
                     "another OUT, or --overwrite"
                 )
-            shutil.rmtree(self._folder)
+        if found != self._job:
+            shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(exist_ok=True)
         _write(self._folder / "job.json", json.dumps(self._job).encode())
         return False
@@ -78,6 +79,10 @@ class Parts:
         while self._part(self._count).exists():
             self._count += 1
         return [self._part(number) for number in range(self._count)]
+
+    def scratch(self, name: str) -> Path:
+        """A file of the job's own, which goes with the parts."""
+        return self._folder / name
 
     def _part(self, number: int) -> Path:
         return self._folder / f"{number:08d}.arrow"
@@ -93,7 +98,14 @@ class Parts:
         _write(self._part(len(self.done())), sink.getvalue().to_pybytes())
 
     def assemble(self, told: dict[str, Any]) -> tuple[int, int]:
-        """OUT and what is beside it, from the parts: (rows, of them with an error)."""
+        """OUT and what is beside it, from the parts: (rows, of them with an error). RunError when it can't be
+        written; the parts stay."""
+        try:
+            return self._assemble(told)
+        except OSError as error:
+            raise _not_written(self._out, error) from None
+
+    def _assemble(self, told: dict[str, Any]) -> tuple[int, int]:
         new, new_errors = beside(self._out, ".new"), beside(self._out, ".errors.new")
         rows = failed = 0
         writer = table.writer(new, self._kind, self._schema)
@@ -151,4 +163,9 @@ def _write(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         new.replace(path)
     except OSError as error:
-        raise RunError(f"{path}: {error.strerror}; what was done stays, and the same command goes on") from None
+        raise _not_written(path, error) from None
+
+
+def _not_written(path: Path, error: OSError) -> RunError:
+    why = error.strerror or str(error).splitlines()[0]
+    return RunError(f"{path}: {why}; what was done stays, and the same command goes on")

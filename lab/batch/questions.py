@@ -18,6 +18,8 @@ COLUMNS = {"llm": "prompt", "embedder": "text", "digits": "image", "trees": "fea
 """{family: the column that is asked about, where none is named}."""
 TENSORS = {"embedder": "TEXT", "digits": "IMAGE", "trees": "FEATURES", "network": "FEATURES"}
 WIDTHS = {"digits": 64, "trees": 30, "network": 30}
+CUT = "tokens_cut"
+"""Tokens at the end of a text that the model did not read."""
 ROW = [pa.field("row", pa.int64()), pa.field("id", pa.string())]
 ANSWERS = {
     "llm": [
@@ -26,7 +28,7 @@ ANSWERS = {
         pa.field("prompt_tokens", pa.int64()),
         pa.field("output_tokens", pa.int64()),
     ],
-    "embedder": [pa.field("answer", pa.list_(pa.float32()))],
+    "embedder": [pa.field("answer", pa.list_(pa.float32())), pa.field(CUT, pa.int64())],
     "digits": [pa.field("answer", pa.int64())],
     "trees": [pa.field("answer", pa.float32())],
     "network": [pa.field("answer", pa.float32())],

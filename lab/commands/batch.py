@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
         options.chat and spec.family == "llm",
         options.overwrite,
     )
-    result = job.run(wanted, _Shown())
+    result = job.run(wanted, Shown())
     if sys.stderr.isatty():
         print(file=sys.stderr)
     if options.json:
@@ -89,7 +89,7 @@ def _for_rows(spec: ModelSpec) -> ModelSpec:
     return spec.model_copy(update={"batching": Batching(max_batch_size=BATCH)})
 
 
-class _Shown:
+class Shown:
     """On a terminal a line that moves; elsewhere a line every EVERY_S."""
 
     def __init__(self) -> None:
@@ -114,10 +114,20 @@ def _line(progress: Progress) -> str:
 def _tell(result: Result, out: Path) -> None:
     if result.was_done:
         print(f"{out}: done before, by an equal job: {result.rows:,} rows, {result.errors:,} with an error")
+        _tell_cut(result)
         return
     rate = f", {result.asked / result.seconds:,.1f} rows/s" if result.seconds and result.asked else ""
     print(f"{out}: {result.rows:,} rows, {result.rows - result.errors:,} with an answer{rate}")
     if result.errors:
         say(f"{result.errors:,} rows have no answer; why stands in {out.name}.errors.jsonl")
+    _tell_cut(result)
     if result.repeated_ids:
         say(f"{result.repeated_ids:,} ids stand for more than one row, {result.repeated!r} among them")
+
+
+def _tell_cut(result: Result) -> None:
+    if result.cut:
+        say(
+            f"{result.cut:,} texts are longer than the model reads: {result.tokens_cut:,} tokens at their ends are in "
+            "no answer; column tokens_cut has how many of each"
+        )

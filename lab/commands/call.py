@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
         request = given.first_request(asked, options.seed)
         over_http = (options.url or "").lower().startswith("http")
         found = call.call(server, options.model, request, over_http=over_http, decoupled=described.decoupled)
-    notes = given.notes(described, wished, asked)
+        notes = [*given.notes(described, wished, asked), *call.unread(server, options.model, request)]
     if options.json:
         print_json({"model": asdict(described), **found.to_dict(), "notes": notes})
     else:

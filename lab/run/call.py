@@ -21,6 +21,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from lab.errors import ServerError
 from lab.load.targets import triton_grpc, triton_http
 from lab.load.targets.tensors import Tensors, array, datatype
+from lab.serve import cut
 from lab.serve.triton import Server
 
 LIMIT_S = 60.0
@@ -83,6 +84,19 @@ def call(server: Server, model: str, request: Tensors, *, over_http: bool, decou
     seconds = time.perf_counter() - began
     sent = tuple(_shown(name, datatype(values.dtype), values) for name, values in request.items())
     return Called(sent, answers[0] if answers else (), len(answers), seconds)
+
+
+def unread(server: Server, model: str, request: Tensors) -> list[str]:
+    """What the model drops of the request's texts without a word, in a sentence where it does."""
+    texts = [
+        value.decode(errors="replace")
+        for values in request.values()
+        if values.dtype == object
+        for value in values.reshape(-1)
+        if isinstance(value, bytes)
+    ]
+    said = cut.told(server.config(model), texts) if texts else ""
+    return [said] if said else []
 
 
 def _over_grpc(address: str, model: str, request: Tensors, *, decoupled: bool) -> list[tuple[Shown, ...]]:

@@ -1,8 +1,8 @@
 """A real Triton server: start, attach, load and unload models, ask how each is, stop.
 
-Three ways to have one. `Server.start` owns a process: its own ports, its state in LAB_HOME/server.json, dead when its
-owner dies. `Server.attach` finds the one that server.json tells of, if pid and start time still agree. `Server.at`
-talks to somebody else's by URL and controls nothing.
+Three ways to have one. `Server.start` owns a process: its own ports, its state in LAB_HOME/server.json unless it is
+nobody else's, dead when its owner dies. `Server.attach` finds the one that server.json tells of, if pid and start time
+still agree. `Server.at` talks to somebody else's by URL and controls nothing.
 
 Health is per model (lab/serve/health.py): Triton's own "server ready" turns false for good after one model failed to
 load, and stays true while a model's process is dead.
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import tritonclient.grpc as triton
+from google.protobuf.json_format import MessageToJson
 from tritonclient.utils import InferenceServerException
 
 from lab.errors import InputError, ModelError, ServerError
@@ -73,25 +74,36 @@ class Server:
         self.client: Any = triton.InferenceServerClient(self.grpc_url)
         self.managed: ServerRecord | None = None
         self._process: Process | None = None
+        self._shared = True
 
     # --- three ways to have one ---------------------------------------------------------------------------------
 
     @classmethod
     def start(
-        cls, *, repository: Path, log: Path, models: Sequence[ModelSpec] = (), wanted_ports: Sequence[int] = ()
+        cls,
+        *,
+        repository: Path,
+        log: Path,
+        models: Sequence[ModelSpec] = (),
+        wanted_ports: Sequence[int] = (),
+        shared: bool = True,
     ) -> Server:
         """A server of our own, answering, with `models` loaded; it dies with this process.
 
         Takes any free ports, or `wanted_ports` (HTTP, gRPC, metrics), and says on stderr which of these are not free.
+        `shared`: others may find it (`attach`). One that lasts only as long as some work is not: who came to use it
+        would lose it at the end of that.
         ServerError when it does not come up, ModelError when one of `models` does not load.
         """
         process, managed = launch.launch(repository, log, wanted_ports)
         server = cls._of(managed)
         server.owned = True
         server._process = process
+        server._shared = shared
         try:
             server._ask(server.client.is_server_live)
-            record.write(managed)
+            if shared:
+                record.write(managed)
             for spec in models:
                 server.load(spec)
         except BaseException:
@@ -175,6 +187,21 @@ class Server:
         took_s = time.perf_counter() - began
         self._remember(loaded={spec.name})
         return took_s
+
+    def scale(self, spec: ModelSpec, instances: int) -> float:
+        """Changes how many instances serve a model that is loaded as `spec` says; seconds until they do.
+
+        The model goes on serving meanwhile: after a first change, which replaces what was loaded from the repository,
+        Triton adds or ends processes and leaves the others be. ModelError when it does not."""
+        self._controlled("scale")
+        message = repository.config(spec)
+        message.instance_group[0].count = instances
+        began = time.perf_counter()
+        try:
+            self.client.load_model(spec.name, config=MessageToJson(message), client_timeout=LOAD_LIMIT_S)
+        except InferenceServerException as error:
+            raise self._load_failed(spec.name, error) from None
+        return time.perf_counter() - began
 
     def unload(self, name: str) -> None:
         """Unloads and returns once the model's processes are gone and their memory with them, which Triton's own
@@ -269,9 +296,8 @@ class Server:
         """Stops the process, started here or attached to; how it ended: "stopped", "killed after 15 s"."""
         managed = self._controlled("stop")
         self.client.close()
-        how = launch.end(managed)
-        record.remove(managed)
-        return how
+        record.remove(managed)  # first: nobody shall find one that is about to go
+        return launch.end(managed)
 
     def __enter__(self) -> Server:
         return self
@@ -311,7 +337,8 @@ class Server:
         if recorded is not None and recorded.prefix == managed.prefix:
             managed = recorded  # another process may have loaded models meanwhile
         self.managed = dataclasses.replace(managed, models=tuple(sorted({*managed.models, *loaded} - unloaded)))
-        record.write(self.managed)
+        if self._shared:
+            record.write(self.managed)
 
 
 def serve_forever(

@@ -84,8 +84,9 @@ def test_an_equal_job_is_done_and_another_is_refused(tmp_path):
 
 def test_half_of_another_job_is_named(tmp_path):
     out = tmp_path / "out.csv"
-    with Parts(out, JOB, SCHEMA).held(overwrite=False):
-        pass
+    half = Parts(out, JOB, SCHEMA)
+    with half.held(overwrite=False):
+        half.add(part(0, [[0.5]]))
     with pytest.raises(InputError, match="half of another job, which differs in input"):
         whole(out, {**JOB, "input": "abd"})
 

@@ -145,9 +145,9 @@ def preview(url: str, described: Described, wishes: given.Wishes) -> None:
         return
     over_http = parse_address(url).scheme == "http"
     with st.spinner("One request is on its way"), Server.at(url) as server:
-        found = call.call(
-            server, described.name, given.first_request(asked), over_http=over_http, decoupled=described.decoupled
-        )
+        request = given.first_request(asked)
+        found = call.call(server, described.name, request, over_http=over_http, decoupled=described.decoupled)
+        unread = call.unread(server, described.name, request)
     rows = [("sent", t) for t in found.sent] + [("got", t) for t in found.got]
     st.dataframe(
         pd.DataFrame(
@@ -163,6 +163,8 @@ def preview(url: str, described: Described, wishes: given.Wishes) -> None:
         alt="The request that was sent and the answer that came",
     )
     st.caption(found.lines()[-1])
+    for said in unread:
+        st.warning(said, icon=":material/content_cut:")
 
 
 def measure(url: str, described: Described, wishes: given.Wishes) -> None:
