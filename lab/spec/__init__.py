@@ -23,8 +23,10 @@ from lab.spec.model import (
     Scheduler,
 )
 from lab.spec.paths import parse, parse_setting, plain, set_path, set_paths
+from lab.spec.scaling import Scaling
+from lab.spec.start import Serverless, Start
 from lab.spec.value import Lengths, Name, NonNegativeFloat, PositiveFloat, Tokens, Value
-from lab.spec.workload import Arrival, ClosedLoop, Constant, Gamma, Poisson, Protocol, Slo, Trace, Workload
+from lab.spec.workload import Arrival, ClosedLoop, Constant, Gamma, Poisson, Protocol, Slo, Steps, Trace, Workload
 
 __all__ = [
     "DATATYPES",
@@ -55,8 +57,12 @@ __all__ = [
     "Protocol",
     "Quantizer",
     "Reference",
+    "Scaling",
     "Scheduler",
+    "Serverless",
     "Slo",
+    "Start",
+    "Steps",
     "Tokens",
     "Trace",
     "Value",

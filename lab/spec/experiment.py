@@ -12,6 +12,7 @@ from lab.errors import InputError
 from lab.refusal import nearest
 from lab.spec.model import ModelSpec
 from lab.spec.paths import parse, plain, replaced, set_path, written
+from lab.spec.start import Serverless, Start
 from lab.spec.value import Name, NonNegativeFloat, PositiveFloat, Value
 from lab.spec.workload import Slo, Workload
 
@@ -58,18 +59,22 @@ class Fleet(Value):
 
 
 class Cell(Value):
-    """One combination of factor levels, applied to the experiment's model and workload."""
+    """One combination of factor levels, applied to the experiment's model and workload, and to how it starts."""
 
     factors: dict[str, Any]
     model: ModelSpec
     workload: Workload
+    start: Start | None = None
+    serverless: Serverless | None = None
 
 
 class Experiment(Value):
     """A question, declared. `factors` maps field paths ("model.batching", "workload.arrival.saturation_fraction")
     to the levels to try; every path and level is checked when the value is built, so a bad file fails on import.
-    A level of the factor "model" or "workload" sets several fields at a time and leaves the others as they are:
-    {"precision": "int4", "quantizer": "gptq"}.
+    A level of the factor "model", "workload" or "start" sets several fields at a time and leaves the others as they
+    are: {"precision": "int4", "quantizer": "gptq"}.
+    `start`: the model is started from nothing in each cell, again and again, and asked once (lab/run/cold.py);
+    `serverless`: its requests go to a runner that scales to zero (lab/run/serverless.py).
     `title` is what pages and lists call it; the words of its id unless given.
     `quick` maps paths of this experiment to the values that `--quick` sets, one after the other; they are checked
     then too."""
@@ -81,6 +86,8 @@ class Experiment(Value):
     model: ModelSpec
     neighbours: tuple[ModelSpec, ...] = ()
     fleet: Fleet | None = None
+    start: Start | None = None
+    serverless: Serverless | None = None
     workload: Workload
     slo: Slo
     factors: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
@@ -146,6 +153,9 @@ class Experiment(Value):
     def cells(self) -> list[Cell]:
         """Every combination of levels, the last factor varying fastest. An experiment without factors has one."""
         start = {"model": written(self.model), "workload": written(self.workload)}
+        for name in ("start", "serverless"):
+            if (value := getattr(self, name)) is not None:
+                start[name] = written(value)
         cells = []
         for levels in itertools.product(*self.factors.values()):
             chosen = dict(zip(self.factors, levels, strict=True))
@@ -160,6 +170,6 @@ class Experiment(Value):
 def fields_set(path: str, level: Any) -> dict[str, Any]:
     """{field path: value} of what a level of the factor at `path` sets: {"model.precision": "int4",
     "model.quantizer": "gptq"} for a level of "model", else the path and the level themselves."""
-    if path in ("model", "workload") and isinstance(level, dict):
+    if path in ("model", "workload", "start") and isinstance(level, dict):
         return {f"{path}.{name}": value for name, value in level.items()}
     return {path: level}

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from lab.refusal import nearest
+from lab.spec.scaling import Scaling
 from lab.spec.value import PLAIN_NAME, PLAIN_NAME_WORDS, ModelName, Tokens, Value
 
 Family = Literal["digits", "embedder", "llm", "trees", "network", "sleeper", "null", "given"]
@@ -76,6 +77,8 @@ class ModelSpec(Value):
     `max_adapters`          that may be loaded at a time, those that come while it serves included
     `merge_adapters`        each adapter is folded into a full copy of the base, and served as a model of its own
     `threads`               that compute; None is the engine's own choice
+
+    `scaling`: rules by which instances come and go while a run puts its load on the model, `instances` at first.
     """
 
     name: ModelName
@@ -99,6 +102,7 @@ class ModelSpec(Value):
     max_adapters: Annotated[int, Field(ge=1, le=256)] = 16
     merge_adapters: bool = False
     threads: Annotated[int, Field(ge=1, le=256)] | None = None
+    scaling: Scaling | None = None
 
     @model_validator(mode="after")
     def _family_decides_the_rest(self) -> ModelSpec:
@@ -158,6 +162,18 @@ class ModelSpec(Value):
             )
         if self.merge_adapters and not names:
             raise ValueError("merge_adapters without adapters; allowed: one adapter or more, or merge_adapters false")
+        return self
+
+    @model_validator(mode="after")
+    def _scaling_fits(self) -> ModelSpec:
+        rules = self.scaling
+        if rules is not None and self.family in ("llm", "given"):
+            raise ValueError(f"scaling is given for family {self.family}; only models that Triton queues for have it")
+        if rules is not None and not rules.least <= self.instances <= rules.most:
+            raise ValueError(
+                f"instances {self.instances} with scaling between {rules.least} and {rules.most}; "
+                f"allowed: {rules.least} to {rules.most}"
+            )
         return self
 
     @model_validator(mode="after")

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from lab.spec.given import Given
-from lab.spec.value import Lengths, NonNegativeFloat, PositiveFloat, Value
+from lab.spec.value import Lengths, Name, NonNegativeFloat, PositiveFloat, Value
 
-Protocol = Literal["grpc", "http", "openai", "torchserve"]
+Protocol = Literal["grpc", "http", "openai", "torchserve", "replicate"]
 
 
 class _OpenLoop(Value):
@@ -64,7 +64,39 @@ class Trace(Value):
     path: str
 
 
-Arrival = Annotated[Poisson | Constant | Gamma | ClosedLoop | Trace, Field(discriminator="kind")]
+class Steps(Value):
+    """Independent users whose number changes: Poisson arrivals at each of `rates_rps` for `step_s`, then from the first
+    again; 0 is a pause. A day in small, or a burst."""
+
+    kind: Literal["steps"] = "steps"
+    rates_rps: Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1, max_length=1000)]
+    step_s: PositiveFloat
+
+    @model_validator(mode="after")
+    def _somebody_comes(self) -> Steps:
+        if not any(self.rates_rps):
+            raise ValueError("rates_rps are all 0, so nobody ever comes; allowed: one or more above 0")
+        return self
+
+
+Arrival = Annotated[Poisson | Constant | Gamma | ClosedLoop | Trace | Steps, Field(discriminator="kind")]
+
+
+class Slo(Value):
+    """A service-level objective: a request is good when it is within every limit that is given. `latency_s` and
+    `ttft_s` (to the first token) count *from the scheduled arrival*; `itl_s` is the mean time between tokens after the
+    first. The objective is met when at least `percentile` of all offered requests are good."""
+
+    latency_s: PositiveFloat | None = None
+    ttft_s: PositiveFloat | None = None
+    itl_s: PositiveFloat | None = None
+    percentile: Annotated[float, Field(gt=0, lt=1)] = 0.99
+
+    @model_validator(mode="after")
+    def _some_limit(self) -> Slo:
+        if self.latency_s is None and self.ttft_s is None and self.itl_s is None:
+            raise ValueError("no limit is given; allowed: one or more of latency_s, ttft_s and itl_s")
+        return self
 
 
 class Workload(Value):
@@ -77,9 +109,12 @@ class Workload(Value):
     `models`: how many of a fleet's are asked (Experiment.fleet), the k-th of them k^`zipf_exponent` times less than
     the first; exponent 0 asks all alike.
     `protocol`: "grpc" and "http" are Triton's, "openai" is an OpenAI-compatible server's /v1/completions, which may
-    know the model by another name, `served_model`; "torchserve" is TorchServe's /predictions.
+    know the model by another name, `served_model`; "torchserve" is TorchServe's /predictions,
+    "replicate" is Replicate's predictions API.
+    `url`: whose server is asked, where several engines are compared (lab/run/engines.py); None is the run's own.
     `trace`: Triton writes down when each request came to which stage, which costs it some microseconds a request.
     `given`: what a model of family "given" is asked, one that the lab does not know.
+    `pattern`: what this way of serving is called; `slo`: the objective that it has in place of the experiment's.
     `seed` fixes arrivals and payloads, so two cells with equal workloads see equal requests (0 is a seed).
     """
 
@@ -94,7 +129,10 @@ class Workload(Value):
     zipf_exponent: Annotated[float, Field(ge=0, le=5)] = 1.0
     protocol: Protocol = "grpc"
     served_model: str | None = None
+    url: str | None = None
     given: Given | None = None
+    pattern: Name | None = None
+    slo: Slo | None = None
     trace: bool = False
     timeout_s: PositiveFloat = 10.0
     max_in_flight: Annotated[int, Field(ge=1)] | None = None
@@ -114,21 +152,4 @@ class Workload(Value):
             lengths = getattr(self, name)
             if isinstance(lengths, tuple) and lengths[0] > lengths[1]:
                 raise ValueError(f"{name} {list(lengths)} ends before it begins; allowed: [least, most]")
-        return self
-
-
-class Slo(Value):
-    """A service-level objective: a request is good when it is within every limit that is given. `latency_s` and
-    `ttft_s` (to the first token) count *from the scheduled arrival*; `itl_s` is the mean time between tokens after the
-    first. The objective is met when at least `percentile` of all offered requests are good."""
-
-    latency_s: PositiveFloat | None = None
-    ttft_s: PositiveFloat | None = None
-    itl_s: PositiveFloat | None = None
-    percentile: Annotated[float, Field(gt=0, lt=1)] = 0.99
-
-    @model_validator(mode="after")
-    def _some_limit(self) -> Slo:
-        if self.latency_s is None and self.ttft_s is None and self.itl_s is None:
-            raise ValueError("no limit is given; allowed: one or more of latency_s, ttft_s and itl_s")
         return self
