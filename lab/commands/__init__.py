@@ -20,6 +20,7 @@ COMMANDS = {
     "call": "one request to one model, and what it answers",
     "load": "put one load on one model",
     "batch": "a file of inputs through a model into a file of answers; goes on where it was stopped",
+    "neighbours": "of each row of vectors the nearest others, exactly; goes on where it was stopped",
     "search": "the highest rate that meets an objective",
     "sweep": "many settings of a few knobs under one load: which are worth having",
     "engines": "the same prompts to the lab's engine and to others', in one table",
