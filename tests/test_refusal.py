@@ -47,7 +47,7 @@ def refusal(path, value, **workload):
         ("slo.percentile", 1, "slo.percentile 1: allowed: a number above 0 and below 1"),
         ("slo.latency_s", "fast", 'slo.latency_s "fast": allowed: a number above 0, or null'),
         ("workload.stream", "perhaps", 'workload.stream "perhaps": allowed: true or false'),
-        ("workload.protocol", "ftp", 'workload.protocol "ftp": allowed: grpc, http, openai or torchserve'),
+        ("workload.protocol", "ftp", 'workload.protocol "ftp": allowed: grpc, http, openai, torchserve or replicate'),
         ("model.precision", 8, "model.precision 8: allowed: fp32, bf16, fp16, int8, int8_weight, int4 or as_served"),
         ("model.weights", 5, "model.weights 5: allowed: text, or null"),
         ("workload.sleep_s", 3, "workload.sleep_s 3: allowed: a list, each a number from 0 to 600"),

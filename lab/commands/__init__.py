@@ -13,6 +13,7 @@ COMMANDS = {
     "fetch": "download ahead of time",
     "up": "the dashboard with a managed Triton behind it, until Ctrl-C",
     "serve": "a managed Triton in the foreground, until Ctrl-C",
+    "serverless": "one model behind a runner that scales to zero, until Ctrl-C",
     "gateway": "models behind OpenAI's protocol, with routes between their versions, until Ctrl-C",
     "registry": "versions of what is served: register, name, compare, deploy",
     "rollout": "where the traffic of a served name goes, and who moves it",

@@ -35,6 +35,7 @@ from lab.load.schedule import chunks, share
 from lab.load.targets import Done, Target
 from lab.load.targets.generate_stream import GenerateStream
 from lab.load.targets.openai import OpenAI
+from lab.load.targets.replicate import Replicate
 from lab.load.targets.torchserve import TorchServe
 from lab.load.targets.triton_grpc import TracedGrpc, TritonGrpc
 from lab.load.targets.triton_http import TritonHttp
@@ -64,6 +65,7 @@ STREAMING: dict[str, Callable[[str, Done], Target]] = {
     "http": GenerateStream,
     "openai": OpenAI,
     "torchserve": TorchServe,
+    "replicate": Replicate,
 }
 """By protocol; a language model's answers are always read as a stream, even of one chunk."""
 

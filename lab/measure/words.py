@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from lab.measure.start_words import start_label
 from lab.spec import Slo
 
 NOT_MEASURED = "n/a"
@@ -24,6 +25,7 @@ METRICS = {
     "latency_mean_s": "mean latency",
     "latency_max_s": "largest latency",
     "latency_p999_s": "p99.9",
+    "cold_start_s": "cold start",
     "memory_peak_bytes": "peak memory",
     "gpu_memory_peak_bytes": "peak GPU memory",
     "queue_mean_s": "mean queue time",
@@ -230,6 +232,8 @@ def _level(path: str, level: Any) -> str:
     name = path.rsplit(".", 1)[-1]
     if name in ("model", "workload") and isinstance(level, dict):
         return _together(path, level)
+    if name == "start" and isinstance(level, dict):
+        return start_label(level)
     if name == "batching":
         if level is None:
             return "batching off"

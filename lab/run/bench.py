@@ -30,6 +30,7 @@ from lab.serve.health import live_processes
 from lab.serve.metrics import pending, scrape
 from lab.serve.openai_server import OpenAIServer
 from lab.serve.torchserve_server import TorchServeServer
+from lab.serve.replicate_server import ReplicateServer
 from lab.serve.traces import Traces
 from lab.serve.triton import FORGOTTEN_S, Server
 from lab.spec import ModelSpec, Workload
@@ -43,7 +44,7 @@ SETTLE_LIMIT_S = 15.0
 Stopped = Callable[[], bool]
 
 
-AnyServer = Server | OpenAIServer | TorchServeServer
+AnyServer = Server | OpenAIServer | TorchServeServer | ReplicateServer
 
 
 def at(url: str) -> AnyServer:
@@ -53,6 +54,8 @@ def at(url: str) -> AnyServer:
         return OpenAIServer(url)
     return TorchServeServer(url) if scheme == "torchserve" else Server.at(url)
 
+    if scheme == "replicate":
+        return ReplicateServer(url)
 
 @contextmanager
 def serving(url: str | None, folder: RunFolder) -> Iterator[AnyServer]:

@@ -20,6 +20,7 @@ from lab.serve.address import address
 from lab.serve.described import DATATYPES as NAMES
 from lab.serve.described import Described, Tensor, describe
 from lab.serve.openai_server import OpenAIServer
+from lab.serve.replicate_server import ReplicateServer
 from lab.serve.repository import TENSORS
 from lab.serve.torchserve_server import TorchServeServer
 from lab.serve.triton import Server
@@ -93,6 +94,11 @@ def of_url(url: str, model: str, wishes: Wishes) -> Plan:
         with Server.at(url) as server:
             found = plan(describe(server, model), wishes, scheme=scheme)
         return replace(found, workload={"protocol": scheme, **found.workload})
+    if scheme.startswith("replicate"):
+        with ReplicateServer(url):
+            pass
+        said = ("Replicate is asked as its public description says; not verified against the live service.",)
+        return Plan({"name": "llm"}, {"protocol": "replicate", "served_model": model}, None, said)
     if scheme.startswith("torchserve"):
         with TorchServeServer(url):
             pass

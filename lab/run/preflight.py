@@ -12,6 +12,7 @@ import json
 
 from lab.errors import InputError, ServerError
 from lab.load import schedule
+from lab.measure.cold import METRIC as COLD_START
 from lab.measure.samples import is_compared_by_sample
 from lab.measure.summary import Summary
 from lab.measure.words import join
@@ -43,6 +44,8 @@ def check(experiment: Experiment, url: str | None = None) -> None:
         if url is None:
             _check_lengths(cell)
     if url is not None:
+        if experiment.start is not None or experiment.serverless is not None:
+            raise InputError("processes are started and ended, which only the lab itself can; leave out --url")
         if experiment.fleet is not None:
             raise InputError("a fleet is loaded and unloaded, which only the lab's own Triton allows; leave out --url")
         return
@@ -67,6 +70,8 @@ def _check_metrics(experiment: Experiment) -> None:
     judge = experiment.judge
     figures = {field.name for field in dataclasses.fields(Summary)}
     for metric in () if judge is None else (judge.primary, *judge.metrics):
+        if experiment.start is not None and metric == COLD_START:
+            continue
         if metric not in figures and not is_compared_by_sample(metric):
             raise InputError(f"judge metric {metric!r}: no summary has such a figure{nearest(metric, figures)}")
 
@@ -97,10 +102,10 @@ def _check_given(cell: Cell) -> None:
         )
     if workload.protocol == "openai" and family != "llm":
         raise InputError(f"workload.protocol openai is given for family {family}; allowed: grpc or http")
-    if workload.served_model is not None and workload.protocol not in ("openai", "torchserve"):
+    if workload.served_model is not None and workload.protocol not in ("openai", "torchserve", "replicate"):
         raise InputError(
             f"workload.served_model {json.dumps(workload.served_model)} is given with protocol {workload.protocol}, "
-            "where a model goes by model.name; only protocols openai and torchserve have it"
+            "where a model goes by model.name; only protocols openai, torchserve and replicate have it"
         )
 
 
@@ -124,7 +129,7 @@ def _check_workload(workload: Workload, url: str | None) -> None:
             "workload.trace with --url: where Triton writes its traces is told at its start; leave out --url"
         )
     spoken = "triton" if url is None else address(url).scheme.partition("+")[0]
-    for protocol in ("openai", "torchserve"):
+    for protocol in ("openai", "torchserve", "replicate"):
         if workload.protocol == protocol and spoken != protocol:
             raise InputError(
                 f"workload.protocol {protocol}: Triton does not speak it; allowed: grpc or http, or the --url of a "

@@ -28,6 +28,7 @@ from lab.run.blocks import block_results as block_results
 from lab.run.blocks import delta as delta
 from lab.run.folder import RunFolder
 from lab.run.plan import cell_blocks, level_blocks
+from lab.run.starts import Starts
 from lab.run.status import ACTIVE
 from lab.spec import Experiment, parse
 
@@ -101,6 +102,8 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
     looked_for = next((_without_stamp(e) for e in events if e["kind"] == "search"), None)
     if looked_for is not None:
         found = replace(found, text=looked_for["text"])
+    starts = Starts.of(experiment, folder, events)
+    found = starts.verdict(found)
     tuned = lora.lora(events)
     if tuned is not None:
         tuned = lora.with_effects(tuned, found.effects)
@@ -131,6 +134,7 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
         "formats": formats.of_run(experiment, told),
         "fleet": many,
         "lora": tuned,
+        **starts.document,
         "factorial": together,
         "search": looked_for,
         "sweep": tried,
@@ -139,6 +143,7 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
         "verdict": found.to_dict(),
         "problems": [
             *_problems(folder, experiment, events, blocks, state),
+            *starts.problems,
             *({"code": "floor", "text": t, "remedy": "", "blocks": None} for t in formats.floor_doubts(in_formats)),
         ],
     }

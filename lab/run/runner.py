@@ -30,6 +30,7 @@ from lab.run.equality import Answer, compare_answers, in_fp32
 from lab.run.folder import RunFolder
 from lab.run.lock import MeasureLock
 from lab.run.plan import Block, any_fraction, cell_blocks, level_blocks, with_rate
+from lab.run.starts import measure_of
 from lab.serve.triton import Server
 from lab.spec import Experiment, plain
 
@@ -94,7 +95,7 @@ def run(experiment: Experiment, folder: RunFolder, *, stop: Stop, report: Report
             with stopping.heeding(asked):
                 _measure(experiment, folder, stop, report, url)
         state, message = ("cancelled", "stopped by the user") if stop() else ("done", "")
-        if state == "done" and results.successes(folder) == 0:
+        if state == "done" and experiment.start is None and results.successes(folder) == 0:
             state, message = "failed", "no request succeeded"
             raise RunError(f"{message}: {results.most_common_failure(folder)}")
     except stopping.Stopped:
@@ -111,14 +112,15 @@ def _measure_fleet(experiment: Experiment, folder: RunFolder, stop: Stop, report
     def tick(state: str, phase: str, progress: float) -> None:
         folder.set_status(state=state, phase=phase, progress=progress)
 
-    if fleet.measure(experiment, folder, stop, report, tick):
+    measure = measure_of(experiment) or fleet.measure
+    if measure(experiment, folder, stop, report, tick):
         stop.set()
 
 
 def _measure(experiment: Experiment, folder: RunFolder, stop: Stop, report: Report, url: str | None) -> None:
     folder.set_status(state="starting", phase="starting", progress=0.0)
     report("starting the server" if url is None else f"asking the server at {url}")
-    if experiment.fleet is not None:
+    if experiment.fleet is not None or measure_of(experiment) is not None:
         _measure_fleet(experiment, folder, stop, report)
         return
     first_pass = level_blocks(experiment) if experiment.reference else []

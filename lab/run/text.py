@@ -7,7 +7,7 @@ from typing import Any
 from lab.measure import fleet_words, lamps, lora
 from lab.measure.answers import all_equal
 from lab.measure.words import format_metric, format_seconds, level_label
-from lab.run import format_text
+from lab.run import format_text, starts
 from lab.run.columns import aligned
 
 COLUMNS = {
@@ -62,6 +62,7 @@ def lines(document: dict[str, Any]) -> list[str]:
     floors = [] if several else [(_label(cell), cell.get("floor")) for cell in document["cells"]]
     out += format_text.lines(document)
     out += ["", *(f"{label}: {floor}" for label, floor in floors if floor)] if any(f for _, f in floors) else []
+    out += starts.lines(document)
     if tuned := document.get("lora"):
         out += ["", lora.loading(tuned), "", *aligned(lora.table(tuned))]
     if fleet := document.get("fleet"):

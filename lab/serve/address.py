@@ -4,6 +4,7 @@ grpc://HOST:PORT           Triton's gRPC (also HOST:PORT alone)
 http://HOST:PORT           Triton's HTTP
 openai+http://HOST:PORT    an OpenAI-compatible server; with /v1/chat/completions behind it, as a chat
 torchserve+http://HOST:PORT
+replicate+https://HOST    Replicate's predictions API (https://api.replicate.com)
 """
 
 from __future__ import annotations
@@ -20,12 +21,20 @@ EXAMPLES = {
     "openai+http": "openai+http://HOST:PORT",
     "openai+https": "openai+https://HOST:PORT",
     "torchserve+http": "torchserve+http://HOST:PORT",
+    "replicate+http": "replicate+http://HOST:PORT",
+    "replicate+https": "replicate+https://HOST",
 }
 SECURE = {"grpcs": "grpc", "https": "http", "torchserve+https": "torchserve+http"}
 """Schemes with TLS that the load generator does not speak, and the plain one."""
 TRITON = ("grpc", "http")
-NAMES = {"triton": "Triton", "openai": "a server of the OpenAI protocol", "torchserve": "TorchServe"}
+NAMES = {
+    "triton": "Triton",
+    "openai": "a server of the OpenAI protocol",
+    "torchserve": "TorchServe",
+    "replicate": "Replicate's predictions API",
+}
 SERVED_BY = {"triton": "http", "openai": "openai+http", "torchserve": "torchserve+http"}
+WITH_A_USUAL_PORT = ("openai", "replicate")
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ def address(url: str) -> Address:
         host, port = parts.hostname, parts.port
     except ValueError:
         raise InputError(f"url {url!r}: the port is no number from 1 to 65535; allowed: {EXAMPLES[scheme]}") from None
-    if host and port is None and scheme.startswith("openai+"):
+    if host and port is None and scheme.partition("+")[0] in WITH_A_USUAL_PORT:
         port = 443 if scheme.endswith("https") else 80
     path = parts.path.rstrip("/")
     wrong = parts.query or parts.fragment or parts.username or (path and scheme in TRITON)

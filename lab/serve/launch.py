@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,9 +32,12 @@ STUB = "triton_python_backend_stub"
 POLL_S = 0.02
 
 
-def launch(repository: Path, log: Path, wanted: Sequence[int] = ()) -> tuple[Process, ServerRecord]:
+def launch(
+    repository: Path, log: Path, wanted: Sequence[int] = (), environment: Mapping[str, str] | None = None
+) -> tuple[Process, ServerRecord]:
     """A server without models that listens on its three ports of 127.0.0.1: `wanted` (HTTP, gRPC, metrics) where they
-    are free, any others elsewhere. It dies with this process. ServerError when it cannot be had."""
+    are free, any others elsewhere, with `environment` beside its own. It dies with this process. ServerError when it
+    cannot be had."""
     leftovers.remove()
     repository.mkdir(parents=True, exist_ok=True)
     command = installation.command()
@@ -42,13 +45,15 @@ def launch(repository: Path, log: Path, wanted: Sequence[int] = ()) -> tuple[Pro
         picked, taken = ports.pick(wanted)
         for line in taken:
             print(line, file=sys.stderr, flush=True)
-        launched = _try(command, repository.absolute(), log.absolute(), picked)
+        launched = _try(command, repository.absolute(), log.absolute(), picked, environment or {})
         if launched is not None:
             return launched
     raise ServerError(f"Triton found its ports taken three times; see {log}")
 
 
-def _try(command: list[str], repository: Path, log: Path, picked: Sequence[int]) -> tuple[Process, ServerRecord] | None:
+def _try(
+    command: list[str], repository: Path, log: Path, picked: Sequence[int], environment: Mapping[str, str]
+) -> tuple[Process, ServerRecord] | None:
     """None when one of the ports was taken meanwhile."""
     http_port, grpc_port, metrics_port = picked
     prefix = leftovers.new_prefix()
@@ -78,7 +83,8 @@ def _try(command: list[str], repository: Path, log: Path, picked: Sequence[int])
         "--backend-config=python,thread-pool-size=2",
     ]
     try:
-        marked = {**installation.environment(), "LAB_TRITON": prefix}  # so that all it brings into the world is found
+        # LAB_TRITON: so that all it brings into the world is found.
+        marked = {**installation.environment(), **environment, "LAB_TRITON": prefix}
         process = Process([*command, *flags], marked, log, niceness=priority.MEASURED)
     except OSError as error:
         raise ServerError(f"Triton could not be started: {error}") from None

@@ -12,13 +12,15 @@ import urllib.request
 from typing import Any
 from urllib.parse import urlsplit
 
+from lab import credentials
 from lab.errors import InputError, ServerError
 from lab.serve.address import address, unreachable
 from lab.serve.health import ModelState
 
 CALL_LIMIT_S = 10.0
 PREFIX = "openai+"
-PATHS = ("", "/v1", "/v1/completions", "/v1/chat/completions")
+ENDINGS = ("/v1/chat/completions", "/v1/completions", "/v1")
+"""How a URL's path may end, if it has one; what stands before is where a provider has put the protocol."""
 
 
 class OpenAIServer:
@@ -31,19 +33,22 @@ class OpenAIServer:
     def __init__(self, url: str) -> None:
         given = url[len(PREFIX) :] if url.lower().startswith(PREFIX) else url
         parts = urlsplit(given)
+        path = parts.path.rstrip("/")
+        ending = next((ending for ending in ENDINGS if path.endswith(ending)), None if path else "")
         try:
-            whole = parts.scheme in ("http", "https") and parts.hostname and parts.path.rstrip("/") in PATHS
+            whole = parts.scheme in ("http", "https") and parts.hostname and ending is not None
             port = parts.port
         except ValueError:
             whole, port = False, None
-        if not whole or parts.query or parts.fragment:
-            allowed = "openai+http://HOST:PORT, with nothing, /v1, /v1/completions or /v1/chat/completions behind it"
+        if not whole or ending is None or parts.query or parts.fragment:
+            allowed = "openai+http://HOST:PORT, with nothing behind it or a path that ends in /v1, /v1/completions or "
+            allowed += "/v1/chat/completions"
             raise InputError(f"url {url!r}: allowed is {allowed}")
         host = parts.hostname if port is None else f"{parts.hostname}:{port}"
-        self._base = f"{parts.scheme}://{host}"
-        self.called = f"{PREFIX}{self._base}{parts.path.rstrip('/')}"
-        path = parts.path.rstrip("/")
-        self.http_url = self.grpc_url = self._base + ("" if path == "/v1" else path)
+        before = path.removesuffix(ending)
+        self._base = f"{parts.scheme}://{host}{before}"
+        self.called = f"{PREFIX}{parts.scheme}://{host}{path}"
+        self.http_url = self.grpc_url = self._base + (ending if before or ending != "/v1" else "")
         try:
             self._models()
         except ServerError as error:
@@ -76,7 +81,8 @@ class OpenAIServer:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         listed = f"{self._base}/v1/models"
         try:
-            with opener.open(listed, timeout=CALL_LIMIT_S) as answer:
+            asked = urllib.request.Request(listed, headers=credentials.headers())  # noqa: S310
+            with opener.open(asked, timeout=CALL_LIMIT_S) as answer:
                 found = json.load(answer)["data"]
         except urllib.error.HTTPError as error:
             raise ServerError(f"{listed} answered {error.code}") from None

@@ -90,7 +90,8 @@ TRACKS: Sequence[Track] = (
             Halt("compare", "Compare", 15, "Is the candidate really better, and where is it not?"),
             Halt("cost", "Cost", 10, "What does an answer in time cost, at your price?"),
             Halt("plan", "Plan", 10, "How many replicas for your traffic, and what breaks first?"),
-            Halt("review", "Review", 20, "Requirements, evidence, open questions, waivers by name; then export."),
+            Halt("cold_start", "Cold start & serverless", 5, "Would scale to zero pay here, and who would wait?"),
+            Halt("review", "Review", 15, "Requirements, evidence, open questions, waivers by name; then export."),
         ),
     ),
     Track(

@@ -3,6 +3,7 @@
     one answer    triton_grpc.py    Triton, gRPC            triton_http.py     Triton, HTTP
     in chunks     triton_stream.py  Triton, gRPC stream     generate_stream.py Triton, /generate_stream (SSE)
                   openai.py         /v1/completions and /v1/chat/completions (SSE)
+                  replicate.py      Replicate's predictions, streamed or polled
     either        torchserve.py     TorchServe, /predictions (one answer, or a stream of text)
 
 A target tells how each request ended by calling `done`, not by returning from a coroutine: a task and a future a

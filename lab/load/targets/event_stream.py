@@ -93,14 +93,18 @@ class EventStream:
         await self._session.close()
 
     async def _request(self, number: int, message: Message, answer: Answer) -> None:
-        outcome, detail = await self._outcome(answer, *message)
+        outcome, detail = await self._outcome(answer, number, *message)
         if self._running.pop(number, None) is not None:
             generated = answer.total()
             self._done(number, broken(outcome, generated), detail, time.perf_counter_ns(), generated)
 
-    async def _outcome(self, answer: Answer, url: str, body: bytes) -> tuple[int, str | None]:
+    def _headers(self, number: int) -> dict[str, str]:
+        """Of request `number`, beside those of all."""
+        return {}
+
+    async def _outcome(self, answer: Answer, number: int, url: str, body: bytes) -> tuple[int, str | None]:
         try:
-            async with self._session.post(url, data=body) as response:
+            async with self._session.post(url, data=body, headers=self._headers(number)) as response:
                 if response.status != 200:
                     outcome = INVALID if response.status == UNPROCESSABLE else OUTCOME.get(response.status, ERROR)
                     body = await response.read()

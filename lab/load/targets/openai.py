@@ -13,20 +13,26 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from lab import credentials
 from lab.errors import InputError
 from lab.load.targets import Done, Generated, Tensors
 from lab.load.targets.event_stream import Answer, EventStream, Message
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-PATHS = {"": COMPLETIONS, "/v1": COMPLETIONS, COMPLETIONS: COMPLETIONS, CHAT: CHAT}
+PATHS = {CHAT: CHAT, COMPLETIONS: COMPLETIONS, "/v1": COMPLETIONS}
+"""How a URL may end; what stands before it is where a provider has put the protocol (RunPod: /v2/ID/openai/v1)."""
 
 
 class OpenAI(EventStream):
-    """`url` is openai+http://HOST:PORT or http://HOST:PORT, with nothing, /v1 or one of the two paths behind it."""
+    """`url` is openai+http://HOST:PORT or http://HOST:PORT, with nothing, /v1 or one of the two paths behind it, or a
+    path that ends so."""
 
     def __init__(self, url: str, done: Done) -> None:
         super().__init__(done, OpenAIAnswer)
         self._url = endpoint(url)
+
+    def _headers(self, number: int) -> dict[str, str]:
+        return credentials.headers()
 
     def prepare(self, model: str, requests: Sequence[Tensors]) -> list[Message]:
         return [(self._url, json.dumps(self._body(model, request)).encode()) for request in requests]
@@ -46,12 +52,13 @@ class OpenAI(EventStream):
 def endpoint(url: str) -> str:
     """Where to post to."""
     parts = urlsplit(url.removeprefix("openai+"))
-    path = PATHS.get(parts.path.rstrip("/"))
-    if parts.scheme not in ("http", "https") or not parts.hostname or path is None:
+    path = parts.path.rstrip("/") or "/v1"
+    ending = next((ending for ending in PATHS if path.endswith(ending)), None)
+    if parts.scheme not in ("http", "https") or not parts.hostname or ending is None:
         raise InputError(
             f"url {url!r}: allowed is openai+http://HOST:PORT, with /v1, {COMPLETIONS} or {CHAT} behind it"
         )
-    return f"{parts.scheme}://{parts.netloc}{path}"
+    return f"{parts.scheme}://{parts.netloc}{path.removesuffix(ending)}{PATHS[ending]}"
 
 
 class OpenAIAnswer(Answer):

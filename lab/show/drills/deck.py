@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lab.show.drills import change, levers, measures, models, serving
+from lab.show.drills import change, levers, measures, models, serving, starts
 from lab.show.drills.drill import Drill, Posed, pose
 from lab.show.drills.source import Source
 
 DRILLS: tuple[Drill, ...] = (
     *measures.DRILLS,
     *serving.DRILLS,
+    *starts.DRILLS,
     *levers.DRILLS,
     *models.DRILLS,
     *change.DRILLS,

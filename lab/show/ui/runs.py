@@ -24,6 +24,8 @@ PAGES = {
     "lora": ("pages/memory.py", ":material/view_cozy:"),
     "llm_batching": ("pages/scheduling.py", ":material/view_timeline:"),
     "quantization": ("pages/quantization.py", ":material/compress:"),
+    "cold_start": ("pages/cold_start.py", ":material/ac_unit:"),
+    "serverless": ("pages/cold_start.py", ":material/ac_unit:"),
     "search": ("pages/sweep.py", ":material/tune:"),
     "sweep": ("pages/sweep.py", ":material/tune:"),
     "factorial": ("pages/sweep.py", ":material/tune:"),

@@ -1,0 +1,265 @@
+"""The page Cold start & serverless: its two sections, what each runs, and what a finished run shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import streamlit as st
+
+from lab.errors import FolderError
+from lab.measure import cold as figures
+from lab.measure import serverless as scaling
+from lab.measure.start_words import start_label
+from lab.measure.words import NOT_MEASURED, format_bytes, format_fraction, format_rate, format_ratio, format_seconds
+from lab.run.folder import RunFolder
+from lab.run.text import doubt
+from lab.show.charts import cold, serverless
+from lab.show.charts.figure import Chart
+from lab.show.ui import billing, chart, guide, reads, recording, runs
+from lab.show.ui.cards import Card, cards
+from lab.show.ui.comparison import HOLDS
+from lab.show.ui.words import told, why_ended
+from lab.spec import Experiment
+
+PAGE = "pages/cold_start.py"
+PARTS = {"cold_start": "Cold start", "serverless": "Scale to zero"}
+DEPTHS = {
+    "cold_start": "quick: about two minutes, the language model plain and with remedies. whole: about 12 minutes.",
+    "serverless": "quick: about two minutes, three rates, rough. whole: about 15 minutes, six rates twice.",
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "llm": {"name": "llm"},
+    "llm, int8": {"name": "llm", "precision": "int8"},
+    "llm, int4": {"name": "llm", "precision": "int4"},
+    "embedder": {"name": "embedder"},
+    "digits": {"name": "digits"},
+}
+MIB = 2**20
+
+
+def page() -> None:
+    """The whole page, about the run in the link."""
+    part = _part()
+    experiment = reads.declared(part)
+    st.title("What does a start from nothing cost, and when is it worth it?")
+    st.markdown(f"{experiment.question} *The hypothesis:* {experiment.hypothesis}")
+    folder = runs.chosen(lambda line: line.experiment == part)
+    with st.container(border=True):
+        st.subheader("Run it")
+        _form(part, experiment)
+    st.subheader("What happened")
+    if folder is None or folder.document["experiment"]["id"] != part:
+        st.info("Run it, and what happened will stand here.", icon=":material/info:")
+        return
+    status = folder.status()
+    if status.active:
+        _waiting(folder)
+        return
+    document = reads.document(folder)
+    if status.state != "done":
+        st.warning(why_ended(status, document), icon=":material/incomplete_circle:")
+    _headline(document)
+    if document.get("cold"):
+        _cold(document["cold"], document["verdict"]["effects"])
+    if document.get("serverless"):
+        _serverless(document["serverless"])
+    _doubts(document["problems"])
+
+
+def _part() -> str:
+    """As chosen, else that of the run in the link."""
+    asked, default = st.query_params.get("run"), "cold_start"
+    if asked:
+        with suppress(FolderError, KeyError):  # the page itself says so
+            default = str(RunFolder.open(asked).document["experiment"]["id"])
+    chosen = st.segmented_control(
+        "Section",
+        list(PARTS),
+        default=default if default in PARTS else "cold_start",
+        required=True,
+        key="n_part",
+        bind="query-params",
+        format_func=PARTS.__getitem__,
+        label_visibility="collapsed",
+        on_change=_leave_run,
+    )
+    return str(chosen)
+
+
+def _leave_run() -> None:
+    """The other section is about other runs."""
+    st.query_params.pop("run", None)
+    st.session_state.pop("seen_run", None)
+
+
+def _form(part: str, experiment: Experiment) -> None:
+    settings = _cold_form(experiment) if part == "cold_start" else _serverless_form(experiment)
+    depth = st.segmented_control(
+        "Depth", ["quick", "whole"], default="quick", required=True, key="n_depth", bind="query-params",
+        help=DEPTHS[part],
+    )  # fmt: skip
+    going = reads.active_runs()
+    if going:
+        st.caption(f"{going[0].what} is measuring; a second run would disturb it.")
+    if st.button("Run", type="primary", icon=":material/play_arrow:", key="run_starts", disabled=bool(going)):
+        runs.start(part, settings, quick=depth != "whole", page=PAGE)
+
+
+def _cold_form(experiment: Experiment) -> list[str]:
+    """Which models, and which remedies beside the plain start."""
+    left, right = st.columns(2, vertical_alignment="bottom")
+    names = left.pills(
+        "Models", list(MODELS), selection_mode="multi", default=["llm"], key="n_models", bind="query-params"
+    ) or ["llm"]
+    levels = {start_label(level): level for level in experiment.factors["start"] if level}
+    usual = [label for label in levels if label in ("kept code", "all remedies")]
+    chosen = right.pills(
+        "Beside the plain start", list(levels), selection_mode="multi", default=usual, key="n_ways", bind="query-params"
+    )
+    starts = [{}, *(levels[label] for label in chosen or usual)]
+    if names == ["llm"] and (chosen or usual) == usual:
+        return []
+    return [f"model={json.dumps([MODELS[name] for name in names])}", f"start={json.dumps(starts)}"]
+
+
+def _serverless_form(experiment: Experiment) -> list[str]:
+    """The model, how long a worker stays, how many requests it takes, and what it may hold."""
+    assert experiment.serverless is not None  # noqa: S101
+    columns = st.columns(4, vertical_alignment="bottom")
+    name = columns[0].selectbox("Model", ["llm", "embedder", "digits"], key="n_model", bind="query-params")
+    idle = columns[1].number_input(
+        "Idle timeout, s", 0.0, 600.0, 0.0, 1.0, "%g", key="n_idle", bind="query-params", help="0: as declared."
+    )
+    users = columns[2].number_input(
+        "Requests a worker", 1, 64, experiment.serverless.concurrency, key="n_concurrency", bind="query-params"
+    )
+    limit = columns[3].number_input(
+        "Memory limit, MiB", 0, 1_000_000, 0, 50, key="n_memory", bind="query-params", help="0: none."
+    )
+    settings = [f"serverless.idle_s={idle:g}"] if idle else []
+    settings += [f"serverless.concurrency={users}"] if users != experiment.serverless.concurrency else []
+    settings += [f"serverless.memory_limit_bytes={limit * MIB}"] if limit else []
+    settings += [f"model.name={name}"] if name != "llm" else []
+    return settings
+
+
+def _waiting(folder: RunFolder) -> None:
+    @st.fragment(key="starts_waiting")
+    def look() -> None:
+        with told():
+            if not folder.status().active:
+                reads.run_lines.clear()
+                st.rerun()
+            with st.container(border=True):
+                recording.progress(folder, reads.run_lines.clear, each_block=False, key="starts_progress")
+
+    look()
+
+
+def _headline(document: dict[str, Any]) -> None:
+    if guide.hides("verdicts"):
+        st.caption("What was found is hidden by this link (hide=verdicts): read the charts, and say it yourself.")
+        return
+    verdict = document["verdict"]
+    if document.get("cold"):
+        st.markdown(HOLDS[verdict["holds"]])
+    headline, _, more = verdict["text"].partition(". ")
+    st.markdown(f"#### {headline.rstrip('.')}.")
+    if more:
+        st.markdown(more)
+
+
+# --- cold start ---------------------------------------------------------------------------------------------------
+
+
+def _cold(found: figures.Cold, effects: Sequence[dict[str, Any]]) -> None:
+    models = cold.models(found)
+    if not models:
+        return
+    left, right = st.columns([2, 3], vertical_alignment="bottom")
+    model = str(
+        left.segmented_control("Model", models, default=models[0], required=True, key="n_seen", bind="query-params")
+    )
+    _, likely = cold.pair(found, model)
+    labels = [one["label"] for one in found["cells"] if one["model"] == model and one["starts"]][1:]
+    label = None
+    if labels:
+        label = right.segmented_control(
+            "Beside the plain start", labels, default=likely["label"] if likely else labels[0], required=True,
+            key="n_beside", bind="query-params",
+        )  # fmt: skip
+    plain, other = cold.pair(found, model, label)
+    cards(_cold_cards(plain, other))
+    if said := figures.steady(found):
+        st.caption(said)
+    _side_by_side([cold.waterfall(plain, other), cold.ways(found, model, effects)], "n_cold")
+
+
+def _cold_cards(plain: figures.Cold | None, other: figures.Cold | None) -> list[Card]:
+    drawn = []
+    if plain is not None:
+        drawn.append(Card("Plain", format_seconds(plain["total_s"]["mean"]), f"{plain['starts']} starts"))
+    if other is not None:
+        of = None if plain is None else other["total_s"]["mean"] / plain["total_s"]["mean"]
+        drawn.append(
+            Card(
+                other["label"].capitalize(),
+                format_seconds(other["total_s"]["mean"]),
+                f"{format_ratio(of)} of plain" if of is not None else "",
+            )
+        )
+        drawn.append(Card("Held while nothing runs", cold.price_label(other), "the price of it"))
+        drawn.append(Card("A worker holds", format_bytes(other["memory_bytes"]), "once it has answered"))
+    return drawn
+
+
+# --- scale to zero ------------------------------------------------------------------------------------------------
+
+
+def _serverless(found: scaling.Found) -> None:
+    if found["failed"]:
+        st.warning(f"A worker did not come up: {found['failed'][0]}", icon=":material/memory_alert:")
+    if not any(block["answered"] for block in found["blocks"]):
+        return
+    bill = billing.choose()
+    even = None
+    if found["curve"]:
+        even = scaling.break_even_rps(found["curve"], bill.by_second.usd_per_hour, bill.rule, bill.always.usd_per_hour)
+    first = found["curve"][0] if found["curve"] else None
+    cards(
+        [
+            Card("Cold start", format_seconds(found["cold_s"]["mean"]), f"{found['cold_s']['n']} measured"),
+            Card("Warm answer, p50", format_seconds(found["service_s"]), "from arrival"),
+            Card(
+                "Cold at one a minute",
+                NOT_MEASURED if first is None else format_fraction(first["cold_fraction"]),
+                "modelled",
+            ),
+            Card("Break-even", "none" if even is None else format_rate(even), "modelled, at these prices"),
+        ]
+    )
+    _side_by_side([serverless.cold_share(found), serverless.tail(found)], "n_scale")
+    drawn = serverless.cost(found, bill.by_second.usd_per_hour, bill.rule, bill.always.usd_per_hour)
+    left, right = st.columns(2, gap="large")
+    with left:
+        chart.show(drawn, key="n_cost")
+    with right:
+        billing.told(bill)
+
+
+def _side_by_side(charts: Sequence[Chart], key: str) -> None:
+    for n, (column, drawn) in enumerate(zip(st.columns(len(charts), gap="large"), charts, strict=True)):
+        with column:
+            chart.show(drawn, key=f"{key}_{n}")
+
+
+def _doubts(problems: Sequence[dict[str, Any]]) -> None:
+    if not problems:
+        return
+    with st.expander(f"What makes these figures doubtful ({len(problems)})", icon=":material/report:"):
+        for problem in problems:
+            remedy = problem["remedy"]
+            st.markdown(f"- {doubt(problem)}{f' *{remedy}*' if remedy else ''}")
