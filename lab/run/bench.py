@@ -29,8 +29,8 @@ from lab.serve.borrowed import Borrowed
 from lab.serve.health import live_processes
 from lab.serve.metrics import pending, scrape
 from lab.serve.openai_server import OpenAIServer
-from lab.serve.torchserve_server import TorchServeServer
 from lab.serve.replicate_server import ReplicateServer
+from lab.serve.torchserve_server import TorchServeServer
 from lab.serve.traces import Traces
 from lab.serve.triton import FORGOTTEN_S, Server
 from lab.spec import ModelSpec, Workload
@@ -52,10 +52,10 @@ def at(url: str) -> AnyServer:
     scheme = address(url).scheme.partition("+")[0]
     if scheme == "openai":
         return OpenAIServer(url)
-    return TorchServeServer(url) if scheme == "torchserve" else Server.at(url)
-
     if scheme == "replicate":
         return ReplicateServer(url)
+    return TorchServeServer(url) if scheme == "torchserve" else Server.at(url)
+
 
 @contextmanager
 def serving(url: str | None, folder: RunFolder) -> Iterator[AnyServer]:
