@@ -1,4 +1,4 @@
-"""Rollout: versions behind one name, the guard's comparison of two of them, and the switch."""
+"""Rollout: versions behind one name, the guard's comparison of two of them, the switch; both rehearsed too."""
 
 from lab.show.ui import frame, rolling
 

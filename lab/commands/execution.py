@@ -13,7 +13,7 @@ from lab.errors import InputError, LabError
 
 if TYPE_CHECKING:
     from lab.run.folder import RunFolder
-    from lab.run.runner import Stop
+    from lab.run.runner import Stop, Way
     from lab.spec import Experiment
 
 
@@ -46,7 +46,7 @@ def execute(
     folder, stop, report = begin(experiment, experiment.id, options, quick=quick, url=url, assumed=assumed, **made)
     failure: LabError | None = None
     try:
-        runner.run(experiment, folder, stop=stop, report=report, url=url)
+        runner.run(experiment, folder, stop=stop, report=report, url=url, way=_way(experiment))
     except LabError as error:
         failure = error
     if options.mlflow:
@@ -62,6 +62,15 @@ def execute(
     if failure is not None:
         raise failure
     return INTERRUPTED if stop() else 0
+
+
+def _way(experiment: Experiment) -> Way | None:
+    """How it is measured, where that is not block by block on a bench."""
+    if experiment.rollout is None:
+        return None
+    from lab.track.rehearsal.rehearse import measure
+
+    return measure
 
 
 def begin(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -14,6 +15,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-in-flight", type=int, default=256, metavar="N", help="of one replica; more are refused")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help="the longest answer")
     parser.add_argument("--body-limit", default="4MiB", metavar="SIZE", help="of one request")
+    parser.add_argument(
+        "--routes", metavar="FOLDER", help="of a gateway of its own: routes.json there is served as it stands"
+    )
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="of the one --model")
 
 
@@ -39,5 +43,6 @@ def run(options: argparse.Namespace) -> int:
         body_limit_bytes=parse_size(options.body_limit),
     )
     budget = None if options.budget is None else parse_size(options.budget)
-    serve(Wishes(models, options.url, options.host, options.port, budget, settings))
+    folder = None if options.routes is None else Path(options.routes).absolute()
+    serve(Wishes(models, options.url, options.host, options.port, budget, folder, settings))
     return 0

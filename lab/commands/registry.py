@@ -47,8 +47,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from lab.track.registry import Registry
+    from lab.track.registry import Registry, known_name, names_at_hand
 
+    if options.action != "register" and (names := names_at_hand()) is not None:
+        if options.name is not None:
+            known_name(options.name, names)
+        elif not names:
+            print_json({"versions": []}) if options.json else None
+            return 0
+    say("asking MLflow")  # which takes seconds to import, and up to a minute while another process holds its database
     ACTIONS[options.action](Registry(), options)
     return 0
 
@@ -114,13 +121,14 @@ def _deploy(registry: Any, options: argparse.Namespace) -> None:
     from lab.errors import ServerError
     from lab.serve.triton import Server
     from lab.track.deploy import deploy
-    from lab.track.rollout import Routes, add_version
+    from lab.track.rollout import add_version
+    from lab.track.routes import Routes
 
-    one = registry.version(options.name, options.version)
     server = Server.attach()
     if server is None:
         raise ServerError("no Triton of the lab runs; start it with `lab gateway`, `lab serve` or `lab up`")
     with server:
+        one = registry.version(options.name, options.version)
         deployed = deploy(server, one)
     add_version(Routes(), one.name, deployed.version)
     say(

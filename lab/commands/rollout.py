@@ -41,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from lab.track import rollout
-    from lab.track.rollout import Routes
+    from lab.track.routes import Routes
 
     routes = Routes()
     if options.action == "status":
@@ -62,8 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _begin(routes: Any, options: argparse.Namespace) -> None:
-    from lab.measure.guard import Tolerance
-    from lab.spec import parse
+    from lab.spec import Tolerance, parse
     from lab.track.rollout import begin
 
     try:

@@ -8,6 +8,6 @@ that speaks OpenAI's.
     predicting.py   JSON to tensors and back                 chat.py    a conversation as the model's prompt
     metrics.py      Prometheus                               serve.py   the process
 
-Where a request goes is decided by lab/track/rollout.py. lab/serve/proxy.py is another thing: it passes Triton's own
+Where a request goes is decided by lab/track/routing.py. lab/serve/proxy.py is another thing: it passes Triton's own
 protocol through, byte by byte, and only sees to it that the model is loaded; both hold a model by the same residency.
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
+from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -17,6 +18,7 @@ from lab.gateway.refusals import Refusal
 from lab.measure.records import CANCELLED, ERROR, OK
 
 EVENTS, JSON = "text/event-stream", "application/json"
+SOON_S = 0.02
 
 
 class Answering(Response):
@@ -33,8 +35,7 @@ class Answering(Response):
         assert task is not None  # noqa: S101  a coroutine runs in one
         passage, begun = self._passage, False
         outcome: int | None = ERROR
-        watch = asyncio.ensure_future(_until_gone(receive))
-        watch.add_done_callback(lambda watch: None if watch.cancelled() else task.cancel())
+        watch = _Watch(task, receive, 0.0 if self._kind == EVENTS else SOON_S)
         try:
             if self._kind == EVENTS:
                 async for part in self._parts:
@@ -56,7 +57,7 @@ class Answering(Response):
             outcome = refusal.outcome
             await self._tell(refusal, send, begun)
         except asyncio.CancelledError:
-            if watch.cancelled() or not watch.done():
+            if not watch.gone:
                 raise  # somebody else's wish
             task.uncancel()
             outcome = CANCELLED
@@ -74,9 +75,29 @@ class Answering(Response):
             await send({"type": "http.response.body", "body": event, "more_body": False})
 
 
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+class _Watch:
+    """Cancels `task` when the client goes away, from `after_s` on: most answers that are not streamed are there before
+    that, and to watch costs as much as to answer."""
+
+    def __init__(self, task: asyncio.Task[Any], receive: Receive, after_s: float) -> None:
+        self.gone = False
+        self._task, self._receive = task, receive
+        self._watching: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(after_s, self._begin)
+
+    def cancel(self) -> None:
+        self._timer.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
+
+    def _begin(self) -> None:
+        self._watching = asyncio.ensure_future(self._until_gone())
+
+    async def _until_gone(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.gone = True
+        self._task.cancel()
 
 
 async def _send_whole(send: Send, status: int, headers: Mapping[str, str], body: bytes) -> None:

@@ -14,13 +14,14 @@ only here: they are changed where they stand (lab/track/rollout.py), never over 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request, WebSocket
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.types import Message, Receive, Scope, Send
 
 from lab.errors import LabError
 from lab.gateway import bodies
@@ -32,9 +33,12 @@ from lab.gateway.refusals import Refusal, wrong
 from lab.gateway.websocket import converse
 
 BEGAN = int(time.time())
+PREDICT = "/predict/"
+
+Answers = Callable[[Request], Awaitable[Response]]
 
 
-def make_app(gateway: Gateway, edge: Edge) -> FastAPI:
+def make_app(gateway: Gateway, edge: Edge) -> Front:
     """The ASGI application; it opens the gateway at its start and closes it at its end."""
 
     @asynccontextmanager
@@ -67,12 +71,14 @@ def make_app(gateway: Gateway, edge: Edge) -> FastAPI:
         gateway.score(given.id, given.score)
         return JSONResponse({"id": given.id, "score": given.score})
 
-    # Plain routes: their bodies are read and checked here, and what FastAPI would do for each request is not free.
-    app.add_route("/v1/completions", completions, ["POST"])
-    app.add_route("/v1/chat/completions", chat, ["POST"])
-    app.add_route("/v1/embeddings", embeddings, ["POST"])
-    app.add_route("/predict/{model:path}", predict, ["POST"])
-    app.add_route("/v1/feedback", feedback, ["POST"])
+    posts: dict[str, Answers] = {
+        "/v1/completions": completions,
+        "/v1/chat/completions": chat,
+        "/v1/embeddings": embeddings,
+        "/v1/feedback": feedback,
+    }
+    for path, answers in {**posts, f"{PREDICT}{{model:path}}": predict}.items():
+        app.add_route(path, answers, ["POST"])
 
     @app.websocket("/v1/stream")
     async def stream(socket: WebSocket) -> None:
@@ -102,7 +108,45 @@ def make_app(gateway: Gateway, edge: Edge) -> FastAPI:
     async def routes() -> Any:
         return gateway.told()
 
-    return app
+    return Front(app, posts, predict)
+
+
+class Front:
+    """The paths that are asked most go straight to who answers them: FastAPI's search for the route and its layers
+    around it would take longer than all that is done here. Everything else, and every other method, is FastAPI's."""
+
+    def __init__(self, rest: FastAPI, posts: Mapping[str, Answers], predict: Answers) -> None:
+        self._rest, self._posts, self._predict = rest, posts, predict
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answers = self._answers(scope) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if answers is None:
+            await self._rest(scope, receive, send)
+            return
+        begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        request = Request(scope, receive)
+        try:
+            response = await answers(request)
+            await response(scope, receive, sending)
+        except Refusal as refusal:
+            await (await _refused(request, refusal))(scope, receive, send)
+        except Exception as error:
+            if not begun:
+                await (await _broken(request, error))(scope, receive, send)
+            raise  # to the server's log
+
+    def _answers(self, scope: Scope) -> Answers | None:
+        path: str = scope["path"]
+        if path.startswith(PREDICT) and len(path) > len(PREDICT):
+            scope["path_params"] = {"model": path.removeprefix(PREDICT)}
+            return self._predict
+        return self._posts.get(path)
 
 
 def _model(name: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from lab.errors import FolderError, InputError
@@ -31,7 +32,8 @@ from lab.serve.eviction import Refused
 from lab.serve.residency import Residency
 from lab.spec import nearest
 from lab.track.canary import Ended
-from lab.track.rollout import LAB, WATCH_S, Balancer, Replica, Route, Routes, Version, choose
+from lab.track.routes import WATCH_S, Routes
+from lab.track.routing import LAB, Balancer, Replica, Route, Version, choose
 
 Upstream = TritonUpstream | OpenAIUpstream
 
@@ -78,7 +80,7 @@ class Passage:
         self.began_ns = time.perf_counter_ns()
         self.first_ns: int | None = None
         self.tokens = 0
-        self.held: str | None = None
+        self.held: Callable[[], None] | None = None  # gives the loaded model free
         self.answer: asyncio.Future[Any] | None = None
         """Where a shadow waits to compare its own answer with `said`."""
         self.said: Any = None
@@ -108,6 +110,7 @@ class Gateway:
         self.entered = 0
         self.in_flight: Counter[tuple[str, str]] = Counter()  # by route and version
         self.problem: str | None = None  # of the routes' file; the last ones that could be read stay in force
+        self.absent: str | None = None  # why the lab's Triton is not there
         self._dice = random.Random(seed)  # noqa: S311  who gets which version is no secret
         self._balancer = Balancer(self._dice)
         self._upstreams: dict[str, Upstream] = {}
@@ -139,7 +142,8 @@ class Gateway:
         """The connection to that server; made at first use, kept. Refusal when it is the lab's and does not run."""
         if url == LAB:
             if self._lab is None:
-                raise Refusal(503, "the lab's Triton does not run; start it with `lab serve`", code="unavailable")
+                why = self.absent or "the lab's Triton does not run; start it with `lab serve`"
+                raise Refusal(503, why, code="unavailable")
             url = self._lab
         found = self._upstreams.get(url)
         if found is not None and url not in self._opening:
@@ -189,7 +193,7 @@ class Gateway:
                 raise of_residency(refused) from None
             except TimeoutError:
                 raise Refusal(503, f"model {name} was not loaded in time", code="too_late") from None
-        passage.held = name
+        passage.held = partial(residency.release, name)
 
     def mirror(self, passage: Passage, call: Callable[[Passage], Awaitable[Any]]) -> None:
         """Send a copy to the version that shadows this route, if there is one: `call` asks the upstream of the passage
@@ -288,8 +292,8 @@ class Gateway:
         else:
             del self._balancer.outstanding[replica]
         self.in_flight[model, version] -= 1
-        if passage.held is not None and self.residency is not None:
-            self.residency.release(passage.held)
+        if passage.held is not None:
+            passage.held()
         if passage.shadow:
             return
         now_ns = time.perf_counter_ns()
@@ -342,7 +346,7 @@ class Gateway:
         return {
             "entered": self.entered,
             "in_flight": sum(self.in_flight.values()),
-            "problem": self.problem,
+            "problem": self.problem or self.absent,
             "routes": {
                 name: {
                     **route.model_dump(mode="json"),

@@ -22,7 +22,7 @@ from lab.gateway.generating import DONE, Choices, Words, collected
 from lab.gateway.openai import OpenAIUpstream
 from lab.gateway.refusals import Refusal, late, wrong
 from lab.gateway.triton import TritonUpstream
-from lab.track.rollout import Replica
+from lab.track.routing import Replica
 
 PATHS = {False: "/v1/completions", True: "/v1/chat/completions"}
 Folder = Callable[[Replica], Path | None]

@@ -10,7 +10,7 @@ from lab.errors import LabError
 from lab.gateway.core import Gateway
 from lab.gateway.refusals import Refusal
 from lab.serve.triton import Server
-from lab.track.rollout import LAB, Replica
+from lab.track.routing import LAB, Replica
 
 LIMIT_S = 5.0
 
@@ -36,8 +36,8 @@ async def health(gateway: Gateway, model: str | None = None) -> dict[str, Any]:
             }
         ready = all(versions[v.version]["ready"] for v in route.versions if v.weight > 0)
         models[name] = {"ready": ready, "versions": versions}
-    whole = all(found["ready"] for found in models.values()) and gateway.problem is None
-    return {"ready": whole, "problem": gateway.problem, "models": models}
+    whole = all(found["ready"] for found in models.values()) and gateway.problem is None and gateway.absent is None
+    return {"ready": whole, "problem": gateway.problem or gateway.absent, "models": models}
 
 
 async def _why_not(gateway: Gateway, replica: Replica, dead: dict[tuple[str, str], str]) -> str | None:

@@ -16,9 +16,20 @@ import aiohttp
 from lab.gateway.refusals import Refusal, of_upstream
 from lab.load.targets.channel import reason
 from lab.load.targets.triton_http import error_text
-from lab.measure.records import ERROR, REFUSED, TRUNCATED
+from lab.measure.records import ERROR, REFUSED, TIMEOUT, TRUNCATED
 
 CONNECT_S = 5.0
+OUTCOME: dict[int, int | None] = {
+    400: None,
+    413: None,
+    422: None,
+    408: TIMEOUT,
+    504: TIMEOUT,
+    429: REFUSED,
+    503: REFUSED,
+}
+"""What a status counts as: None is the client's mistake. That a key or a model is unknown there (401, 403, 404) is not
+the client's but the route's, and an error like all others."""
 END = b"data: [DONE]"
 
 
@@ -76,8 +87,7 @@ class OpenAIUpstream:
         try:
             async with self._session.post(f"{self._base}{path}", data=data, headers=headers) as answer:
                 if answer.status != 200:
-                    outcome = REFUSED if answer.status in (429, 503) else ERROR
-                    said = error_text(await answer.read())
+                    said, outcome = error_text(await answer.read()), OUTCOME.get(answer.status, ERROR)
                     raise Refusal(answer.status, said, code="refused_by_upstream", outcome=outcome)
                 yield answer
         except aiohttp.ClientConnectorError as error:

@@ -17,6 +17,9 @@ from lab.serve.eviction import Reason, Refused
 RETRY_S = 1
 """What Retry-After says: queues here empty within seconds or not at all."""
 
+ABSENT = ("NOT_FOUND", "UNIMPLEMENTED")
+"""gRPC statuses of a model that the server lacks though a route names it: no mistake of the client's."""
+
 TYPES = {429: "rate_limit_error", 499: "cancelled", 504: "timeout_error"}
 """Of a status; "invalid_request_error" for any other below 500, "server_error" for the rest."""
 
@@ -60,8 +63,10 @@ def of_upstream(outcome: int, detail: str | None) -> Refusal:
         return Refusal(429, f"the model's queue is full: {said}", code="queue_full")
     if outcome == REFUSED:
         return Refusal(503, f"the model cannot be had now: {said}", code="unavailable")
+    if outcome == INVALID and said.startswith(ABSENT):
+        return Refusal(503, f"the model cannot be had now: {said}", code="unavailable", outcome=ERROR)
     if outcome == INVALID:
-        return Refusal(400, said, code="refused_by_model", outcome=ERROR)
+        return Refusal(400, said, code="refused_by_model", outcome=None)
     if outcome == TIMEOUT:
         return Refusal(504, said, code="deadline", outcome=TIMEOUT)
     if outcome == TRUNCATED:

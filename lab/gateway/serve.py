@@ -2,41 +2,39 @@
 
 In front of the lab's Triton (the one that runs, or one of its own, which ends with it), of other servers by URL, or
 both. Routes stand in LAB_HOME/gateway/routes.json and outlive it; what is served and has no route yet gets one under
-its own name. LAB_HOME/gateway/gateway.json says where it listens while it runs.
+its own name. gateway.json beside the routes says where it listens while it runs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvicorn
 
-from lab import atomic, priority
+from lab import priority
 from lab.errors import InputError, LabError, ServerError
 from lab.gateway.app import make_app
 from lab.gateway.core import Gateway, Settings
 from lab.gateway.edge import Edge
+from lab.gateway.keeping import Kept
 from lab.home import home
 from lab.run.bench import at
-from lab.run.footprints import TritonShelf
-from lab.serve import record, weights
-from lab.serve.process import born
-from lab.serve.residency import Residency
-from lab.serve.triton import DEFAULT_PORTS, Server
+from lab.serve import record
+from lab.serve.triton import Server
 from lab.spec import ModelSpec
 from lab.track.canary import Watch
-from lab.track.rollout import LAB, Replica, Route, Routes, to_one
+from lab.track.routes import Routes
+from lab.track.routing import LAB, Replica, Route, to_one
 
 PROJECT = Path(__file__).parents[2]
 TICK_S = 1.0
@@ -48,13 +46,15 @@ KEEP_ALIVE_S = 75
 @dataclass(frozen=True)
 class Wishes:
     """The command's. `models` are loaded into the lab's Triton, which is left alone where only `urls` are given.
-    `budget_bytes`: models are loaded when they are asked for."""
+    `budget_bytes`: models are loaded when they are asked for. `folder`: where the routes stand, which are taken as they
+    are there: a gateway of its own beside that of LAB_HOME."""
 
     models: Sequence[ModelSpec] = ()
     urls: Sequence[str] = ()
     host: str = "127.0.0.1"
     port: int = 8080
     budget_bytes: int | None = None
+    folder: Path | None = None
     settings: Settings = field(default_factory=Settings)
     seed: int = 0
 
@@ -64,21 +64,24 @@ def serve(wishes: Wishes) -> None:
     there is nothing to serve."""
     with suppress(OSError):  # it serves, as Triton does, and goes first where that is allowed
         os.setpriority(os.PRIO_PROCESS, 0, priority.MEASURED)
-    routes = Routes()
+    routes = Routes(wishes.folder)
     listening = _listen(wishes.host, wishes.port)
-    with listening, _triton(wishes, routes) as server:
+    with listening, _kept(wishes, routes) as kept:
+        if kept is not None:
+            ready = [state.name for state in kept.server.states() if state.ready]
+            for name in [*ready, *(spec.name for spec in wishes.models)]:
+                _route(routes, LAB, name)
         for url in wishes.urls:
             with at(url) as other:
                 for state in other.states():
                     _route(routes, url if url.startswith("openai+") else f"grpc://{other.grpc_url}", state.name)
-        residency = _residency(wishes, server, routes)
         if not routes.by_name:
             raise ServerError("nothing to serve: no model is ready; name one with --model, or a server with --url")
-        _run(routes, wishes, listening, residency)
+        _run(routes, wishes, listening, kept)
 
 
-def _run(routes: Routes, wishes: Wishes, listening: socket.socket, residency: Residency | None) -> None:
-    gateway = Gateway(routes, wishes.settings, residency=residency, seed=wishes.seed)
+def _run(routes: Routes, wishes: Wishes, listening: socket.socket, kept: Kept | None) -> None:
+    gateway = Gateway(routes, wishes.settings, residency=kept and kept.residency(), seed=wishes.seed)
     app = make_app(gateway, Edge(gateway, tokenizer_folder))
     config = uvicorn.Config(
         app,
@@ -94,22 +97,23 @@ def _run(routes: Routes, wishes: Wishes, listening: socket.socket, residency: Re
     )
     server = uvicorn.Server(config)
     host, port = listening.getsockname()[:2]
-    note = home() / "gateway" / "gateway.json"
+    watch = Watch(routes, _name_champion) if wishes.folder is None else Watch(routes)
 
     async def main() -> None:
-        guarding = asyncio.create_task(_guard(gateway, Watch(routes, _name_champion)))
+        beside = [asyncio.create_task(_guard(gateway, watch))]
+        if kept is not None:
+            beside.append(asyncio.create_task(kept.watch(gateway)))
         try:
             await server.serve(sockets=[listening])
         finally:
-            guarding.cancel()
-            with suppress(asyncio.CancelledError):
-                await guarding
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
 
     # uvicorn raises the signal that ended it once more, when all is over; what is left to do must still be done.
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        told = {"pid": os.getpid(), "started": born(os.getpid()), "url": f"http://{host}:{port}"}
-        atomic.write(note, json.dumps(told))
+        routes.served_at(f"http://{host}:{port}")
         print(f"gateway on http://{host}:{port} for {', '.join(routes.by_name)}", flush=True)
         gc.collect()
         gc.freeze()
@@ -117,7 +121,7 @@ def _run(routes: Routes, wishes: Wishes, listening: socket.socket, residency: Re
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             runner.run(main())
     finally:
-        note.unlink(missing_ok=True)
+        routes.served_at(None)
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -143,38 +147,13 @@ def _name_champion(route: Route) -> None:
     subprocess.Popen([sys.executable, "-m", "lab", *promote], cwd=PROJECT, stdin=subprocess.DEVNULL)
 
 
-@contextmanager
-def _triton(wishes: Wishes, routes: Routes) -> Iterator[Server | None]:
-    """The lab's Triton with the models loaded; None where only other servers are wanted."""
-    attached = Server.attach()
-    if attached is None and wishes.urls and not wishes.models:
-        yield None
-        return
-    if attached is None and not wishes.models:
-        raise ServerError("no Triton of the lab runs; name models with --model to start one, or a server with --url")
-    server = attached or Server.start(
-        repository=home() / "repository", log=home() / "triton.log", wanted_ports=DEFAULT_PORTS
-    )
-    with server:
-        if wishes.budget_bytes is None:
-            for spec in wishes.models:
-                if not server.state(spec.name).ready:
-                    print(f"{spec.name} is ready after {server.load(spec):.1f} s", flush=True)
-        for state in server.states():
-            if state.ready:
-                _route(routes, LAB, state.name)
-        yield server
-
-
-def _residency(wishes: Wishes, server: Server | None, routes: Routes) -> Residency | None:
-    if wishes.budget_bytes is None:
-        return None
-    if server is None:
-        raise InputError("--budget without a Triton of the lab: only its models can be loaded and unloaded")
-    for spec in wishes.models:
-        weights.prepare(spec)
-        _route(routes, LAB, spec.name)
-    return Residency(TritonShelf(server, wishes.models), wishes.budget_bytes, [spec.name for spec in wishes.models])
+def _kept(wishes: Wishes, routes: Routes) -> AbstractContextManager[Kept | None]:
+    """The lab's Triton; None where only other servers, or given routes, are wanted."""
+    if not wishes.models and (wishes.folder is not None or (wishes.urls and Server.attach() is None)):
+        if wishes.budget_bytes is not None:
+            raise InputError("--budget without a Triton of the lab: only its models can be loaded and unloaded")
+        return nullcontext()
+    return Kept(wishes.models, routes, wishes.budget_bytes)
 
 
 def _route(routes: Routes, url: str, model: str) -> None:
@@ -200,13 +179,3 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), backlog=2048)
     except OSError as error:
         raise InputError(f"{host}:{port} cannot be listened on: {error.strerror}; allowed: another --port") from None
-
-
-def running() -> str | None:
-    """The URL of the gateway that runs on this LAB_HOME; None when none does."""
-    try:
-        told = json.loads((home() / "gateway" / "gateway.json").read_text())
-        alive = born(int(told["pid"])) == told["started"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return str(told["url"]) if alive else None

@@ -143,6 +143,13 @@ def held_out_digits() -> np.ndarray:
 
 
 @cache
+def held_out_labels() -> Int64s:
+    """Which digit each of `held_out_digits` is, [449]."""
+    with gzip.open(_ships_with_scikit_learn("digits.csv.gz"), "rt") as file:
+        return np.loadtxt(file, delimiter=",", dtype=np.int64)[3::4, 64]
+
+
+@cache
 def held_out_table() -> np.ndarray:
     """Every fourth of scikit-learn's 569 tumours: the rows that lab/serve/models/tabular.py does not learn from,
     float32 [142, 30]."""

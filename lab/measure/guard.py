@@ -23,14 +23,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
 
 from lab.measure.percentile import needed
 from lab.measure.sequential import Events, Floats, rate_bounds
-from lab.spec import Value
+from lab.spec import Tolerance
 
 Name = Literal["errors", "latency_p95", "latency_p99", "quality"]
 Standing = Literal["worse", "fine", "undecided"]
@@ -45,22 +44,6 @@ KEPT = 5_000
 
 Pair = tuple[int, int]
 """The champion's and the challenger's."""
-
-Fraction = Annotated[float, Field(ge=0, lt=1)]
-
-
-class Tolerance(Value):
-    """What a challenger may cost. `alpha`: how often one that is no worse may be rolled back, and, apart from that,
-    one that is worse be promoted. `errors` and `quality` are differences of rates, `latency` is of the ratio.
-    `least_requests`: of the challenger at each step. `needs_quality`: no promotion before quality was shown to be fine,
-    which takes scores."""
-
-    alpha: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
-    errors: Fraction = 0.005
-    latency: Fraction = 0.10
-    quality: Fraction = 0.02
-    least_requests: Annotated[int, Field(ge=1)] = 100
-    needs_quality: bool = False
 
 
 @dataclass(frozen=True)

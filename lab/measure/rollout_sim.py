@@ -12,7 +12,8 @@ from typing import Literal
 
 import numpy as np
 
-from lab.measure.guard import Guard, Seen, Tolerance
+from lab.measure.guard import Guard, Seen
+from lab.spec import Tolerance
 
 STEPS = (0.01, 0.05, 0.25, 1.0)
 

@@ -195,6 +195,12 @@ SAID: dict[str, dict[Any, str]] = {
         "int8": "KV cache in int8",
     },
     "precision": {"int8_weight": "int8 weights"},
+    "challenger": {
+        "good": "a v2 that is as good",
+        "slower": "a slower v2",
+        "errs": "a v2 that errs",
+        "worse": "a v2 of lower quality",
+    },
     "quantizer": {"rtn": "RTN", "gptq": "GPTQ", "awq": "AWQ", "smoothquant": "SmoothQuant"},
 }
 """Levels that have words of their own, by the last part of their path."""

@@ -48,6 +48,8 @@ def check(experiment: Experiment, url: str | None = None) -> None:
             raise InputError("processes are started and ended, which only the lab itself can; leave out --url")
         if experiment.fleet is not None:
             raise InputError("a fleet is loaded and unloaded, which only the lab's own Triton allows; leave out --url")
+        if experiment.rollout is not None:
+            raise InputError("a rollout is rehearsed on servers of the lab's own; leave out --url")
         return
     fleet = () if experiment.fleet is None else experiment.fleet.others
     served = [own for cell in experiment.cells() for own in served_as(cell.model)]

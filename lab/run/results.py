@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from lab.errors import FolderError, InputError, RunError
-from lab.measure import fleet_words, lora, noise
+from lab.measure import fleet_words, lora, noise, rehearsal
 from lab.measure.answers import unequal
 from lab.measure.compare import Effect
 from lab.measure.ending import Course, ending
@@ -93,7 +93,10 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
     if many is not None and many["cells"]:
         many["throughput"] = fleet_words.intervals(experiment.judge and experiment.judge.baseline, found.effects)
         found = replace(found, holds=fleet_words.holds(many), text=fleet_words.cliff(many))
-    together = designs.design(experiment, blocks)
+    rehearsed = rehearsal.rehearsal(events)
+    if rehearsed is not None:
+        found = replace(found, holds=rehearsal.holds(rehearsed), text=" ".join(rehearsal.sentences(rehearsed)))
+    together = None if experiment.rollout is not None else designs.design(experiment, blocks)
     if together is not None and together["text"]:
         found = replace(found, text=together["text"])
     tried = swept.swept(experiment, events, blocks)
@@ -135,6 +138,7 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
         "fleet": many,
         "lora": tuned,
         **starts.document,
+        "rehearsal": rehearsed,
         "factorial": together,
         "search": looked_for,
         "sweep": tried,

@@ -35,6 +35,8 @@ from lab.serve.triton import Server
 from lab.spec import Experiment, plain
 
 Report = Callable[[str], None]
+Way = Callable[[Experiment, RunFolder, Callable[[], bool], Report, Callable[[str, str, float], None]], bool]
+"""What measures an experiment in another way than block by block on a bench; whether a page asked it to stop."""
 
 
 class Stop:
@@ -84,16 +86,25 @@ def create(
     )
 
 
-def run(experiment: Experiment, folder: RunFolder, *, stop: Stop, report: Report, url: str | None = None) -> None:
+def run(
+    experiment: Experiment,
+    folder: RunFolder,
+    *,
+    stop: Stop,
+    report: Report,
+    url: str | None = None,
+    way: Way | None = None,
+) -> None:
     """Measure `experiment` into `folder`. Ends in the state done, failed or cancelled, with summary.json written
-    from whatever was measured; raises the LabError that made it fail."""
+    from whatever was measured; raises the LabError that made it fail. `way`: of an experiment with a rollout, whose
+    gateway this layer does not know (lab/track/rehearsal)."""
     state, message = "failed", "the runner ended without saying why"
     try:
         with MeasureLock(folder.path.name) as lock:
             asked = _Asked(folder, stop)
             lock.acquire(_Waiting(folder, asked, report))
             with stopping.heeding(asked):
-                _measure(experiment, folder, stop, report, url)
+                _measure(experiment, folder, stop, report, url, way)
         state, message = ("cancelled", "stopped by the user") if stop() else ("done", "")
         if state == "done" and experiment.start is None and results.successes(folder) == 0:
             state, message = "failed", "no request succeeded"
@@ -108,20 +119,24 @@ def run(experiment: Experiment, folder: RunFolder, *, stop: Stop, report: Report
         _finish(folder, state, message, report)
 
 
-def _measure_fleet(experiment: Experiment, folder: RunFolder, stop: Stop, report: Report) -> None:
+def _measure_its_way(experiment: Experiment, folder: RunFolder, stop: Stop, report: Report, way: Way) -> None:
     def tick(state: str, phase: str, progress: float) -> None:
         folder.set_status(state=state, phase=phase, progress=progress)
 
-    measure = measure_of(experiment) or fleet.measure
-    if measure(experiment, folder, stop, report, tick):
+    if way(experiment, folder, stop, report, tick):
         stop.set()
 
 
-def _measure(experiment: Experiment, folder: RunFolder, stop: Stop, report: Report, url: str | None) -> None:
+def _measure(
+    experiment: Experiment, folder: RunFolder, stop: Stop, report: Report, url: str | None, way: Way | None
+) -> None:
     folder.set_status(state="starting", phase="starting", progress=0.0)
     report("starting the server" if url is None else f"asking the server at {url}")
-    if experiment.fleet is not None or measure_of(experiment) is not None:
-        _measure_fleet(experiment, folder, stop, report)
+    if experiment.fleet is not None:
+        way = fleet.measure
+    way = way or measure_of(experiment)
+    if way is not None:
+        _measure_its_way(experiment, folder, stop, report, way)
         return
     first_pass = level_blocks(experiment) if experiment.reference else []
     blocks = first_pass + cell_blocks(experiment)

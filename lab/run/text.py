@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.measure import fleet_words, lamps, lora
+from lab.measure import fleet_words, lamps, lora, rehearsal
 from lab.measure.answers import all_equal
 from lab.measure.words import format_metric, format_seconds, level_label
 from lab.run import format_text, starts
@@ -65,6 +65,8 @@ def lines(document: dict[str, Any]) -> list[str]:
     out += starts.lines(document)
     if tuned := document.get("lora"):
         out += ["", lora.loading(tuned), "", *aligned(lora.table(tuned))]
+    if rehearsed := document.get("rehearsal"):
+        out += ["", *aligned(rehearsal.table(rehearsed))]
     if fleet := document.get("fleet"):
         out += [line for said in fleet_words.besides(fleet) for line in ("", said)]
         out += ["", *aligned(fleet_words.table(fleet))]

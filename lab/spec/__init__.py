@@ -23,6 +23,7 @@ from lab.spec.model import (
     Scheduler,
 )
 from lab.spec.paths import parse, parse_setting, plain, set_path, set_paths
+from lab.spec.rollout import Challenger, Rollout, Tolerance
 from lab.spec.scaling import Scaling
 from lab.spec.start import Serverless, Start
 from lab.spec.value import Lengths, Name, NonNegativeFloat, PositiveFloat, Tokens, Value
@@ -37,6 +38,7 @@ __all__ = [
     "Arrival",
     "Batching",
     "Cell",
+    "Challenger",
     "ClosedLoop",
     "Constant",
     "Datatype",
@@ -57,6 +59,7 @@ __all__ = [
     "Protocol",
     "Quantizer",
     "Reference",
+    "Rollout",
     "Scaling",
     "Scheduler",
     "Serverless",
@@ -64,6 +67,7 @@ __all__ = [
     "Start",
     "Steps",
     "Tokens",
+    "Tolerance",
     "Trace",
     "Value",
     "Workload",

@@ -12,6 +12,7 @@ from lab.errors import InputError
 from lab.refusal import nearest
 from lab.spec.model import ModelSpec
 from lab.spec.paths import parse, plain, replaced, set_path, written
+from lab.spec.rollout import Rollout
 from lab.spec.start import Serverless, Start
 from lab.spec.value import Name, NonNegativeFloat, PositiveFloat, Value
 from lab.spec.workload import Slo, Workload
@@ -59,13 +60,15 @@ class Fleet(Value):
 
 
 class Cell(Value):
-    """One combination of factor levels, applied to the experiment's model and workload, and to how it starts."""
+    """One combination of factor levels, applied to the experiment's model, workload and rollout, and to how it
+    starts."""
 
     factors: dict[str, Any]
     model: ModelSpec
     workload: Workload
     start: Start | None = None
     serverless: Serverless | None = None
+    rollout: Rollout | None = None
 
 
 class Experiment(Value):
@@ -88,6 +91,7 @@ class Experiment(Value):
     fleet: Fleet | None = None
     start: Start | None = None
     serverless: Serverless | None = None
+    rollout: Rollout | None = None
     workload: Workload
     slo: Slo
     factors: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
@@ -120,6 +124,8 @@ class Experiment(Value):
             )
         cells = self.cells()
         for cell in cells:
+            if cell.rollout is not None:
+                _can_be_rolled_out(cell)
             if self.fleet is not None and cell.workload.protocol != "http":
                 raise ValueError(
                     f"workload.protocol {cell.workload.protocol!r} with a fleet, whose proxy speaks HTTP; allowed: http"
@@ -153,7 +159,7 @@ class Experiment(Value):
     def cells(self) -> list[Cell]:
         """Every combination of levels, the last factor varying fastest. An experiment without factors has one."""
         start = {"model": written(self.model), "workload": written(self.workload)}
-        for name in ("start", "serverless"):
+        for name in ("start", "serverless", "rollout"):
             if (value := getattr(self, name)) is not None:
                 start[name] = written(value)
         cells = []
@@ -165,6 +171,14 @@ class Experiment(Value):
                     data = replaced(data, field.split("."), value, path)
             cells.append(parse(Cell, {"factors": chosen, **data}))
         return cells
+
+
+def _can_be_rolled_out(cell: Cell) -> None:
+    """ValueError where nobody could score the answers, or say how many requests there will be."""
+    if cell.model.family != "digits":
+        raise ValueError(f"rollout of family {cell.model.family}, whose answers have no label; allowed: digits")
+    if getattr(cell.workload.arrival, "rate_rps", None) is None:
+        raise ValueError(f"arrival {cell.workload.arrival.kind} with a rollout; allowed: one with a rate_rps")
 
 
 def fields_set(path: str, level: Any) -> dict[str, Any]:

@@ -11,7 +11,6 @@ whole rollout, and does not start anew with each restart.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +20,12 @@ from urllib.parse import quote
 
 import numpy as np
 
+from lab import atomic
 from lab.measure.guard import Guard, Seen, Verdict
 from lab.measure.records import CANCELLED, OK
-from lab.track.rollout import Canary, Route, Routes, decide
+from lab.track.rollout import decide
+from lab.track.routes import Routes
+from lab.track.routing import Canary, Route
 
 GOOD_SCORE = 0.5
 """An answer that was scored lower is a bad one."""
@@ -102,9 +104,7 @@ class Watch:
             "verdict": verdict.to_dict(),
             "guard": guard.to_dict(),
         }
-        new = path.with_name(f".{path.name}.{os.getpid()}")
-        new.write_text(json.dumps(told, allow_nan=False))
-        new.replace(path)
+        atomic.write(path, json.dumps(told, allow_nan=False))
 
 
 def place(routes: Routes, model: str) -> Path:

@@ -18,7 +18,7 @@ from lab.run.conversation import request, stream, tensors_of
 from lab.serve.triton import Server
 from lab.spec import ClosedLoop, ModelSpec, Workload, parse
 from lab.track.registry import Registered
-from lab.track.rollout import LAB, Version
+from lab.track.routing import LAB, Version
 from lab.track.sources import check
 
 WARM_REQUESTS = 3

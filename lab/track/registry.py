@@ -17,9 +17,12 @@ import json
 import logging
 import os
 import re
+import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 from lab.errors import InputError, LabError, RunError
@@ -30,6 +33,7 @@ from lab.track.sources import Held, Progress, bring
 
 PATIENCE_S = 60.0
 """MLflow itself waits 20 s for a lock before it fails."""
+SQLITE, GLANCE_S = "sqlite:///", 0.2
 CHAMPION, CHALLENGER = "champion", "challenger"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 ALIAS = re.compile(r"(?!latest$)(?!v\d+$)[a-z][a-z0-9-]{0,39}")
@@ -55,6 +59,28 @@ class Registered:
     def to_dict(self) -> dict[str, Any]:
         held = {**asdict(self.held), "path": str(self.held.path)}
         return {**asdict(self), "spec": self.spec.model_dump(mode="json"), "held": held, "quality": dict(self.quality)}
+
+
+def names_at_hand(uri: str | None = None) -> list[str] | None:
+    """The registered names, read from MLflow's own sqlite file in a moment; None where only MLflow can say, which takes
+    seconds to import and longer to lay out a new database."""
+    uri = uri or os.environ.get("LAB_MLFLOW_URI") or mlflow_export.tracking_uri()
+    if not uri.startswith(SQLITE):
+        return None
+    path = Path(uri.removeprefix(SQLITE))
+    if not path.exists():
+        return []
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=GLANCE_S)) as database:
+            return sorted(str(name) for (name,) in database.execute("SELECT name FROM registered_models"))
+    except sqlite3.Error:  # locked, or laid out otherwise
+        return None
+
+
+def known_name(name: str, known: Sequence[str]) -> None:
+    """InputError for one that is not registered."""
+    if name not in known:
+        raise InputError(f"model {name!r}: none of that name is registered{nearest(name, known)}")
 
 
 class Registry:
@@ -186,8 +212,7 @@ class Registry:
         return sorted(str(model.name) for model in self._ask(lambda: self._client.search_registered_models()))
 
     def _known(self, name: str) -> None:
-        if name not in (names := self._names()):
-            raise InputError(f"model {name!r}: none of that name is registered{nearest(name, names)}")
+        known_name(name, self._names())
 
     def _entries(self, name: str) -> Sequence[Any]:
         found: Sequence[Any] = self._ask(lambda: self._client.search_model_versions(f"name = '{name}'"))

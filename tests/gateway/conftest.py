@@ -20,7 +20,8 @@ from lab.gateway.core import Gateway, Settings
 from lab.gateway.edge import Edge
 from lab.gateway.metrics import Metrics
 from lab.spec import parse
-from lab.track.rollout import Route, Routes
+from lab.track.routes import Routes
+from lab.track.routing import Route
 from tests.waiting import until
 
 

@@ -27,7 +27,8 @@ from lab.serve.triton import Server
 from lab.spec import ModelSpec, parse
 from lab.track import rollout
 from lab.track.canary import last_look
-from lab.track.rollout import Routes, Version
+from lab.track.routes import Routes
+from lab.track.routing import Version
 from tests.waiting import until
 
 pytestmark = pytest.mark.triton

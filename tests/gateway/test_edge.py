@@ -91,6 +91,19 @@ def test_wrong_requests_say_nothing_about_a_version(run_gateway: Any) -> None:
     assert ended.outcome is not None and ended.seconds > 0
 
 
+def test_lab_triton_that_is_gone_is_named(run_gateway: Any) -> None:
+    with run_gateway(two_versions("lab")) as run:
+        run.gateway.absent = "the lab's Triton, pid 7, has ended"
+        try:
+            status, said, headers = run.ask("/v1/completions", BODY)
+            health, whole, _ = run.ask("/healthz")
+        finally:
+            run.gateway.absent = None
+    assert (status, said["error"]["code"], headers["retry-after"]) == (503, "unavailable", "1")
+    assert "pid 7, has ended" in said["error"]["message"]
+    assert (health, whole["problem"]) == (503, "the lab's Triton, pid 7, has ended")
+
+
 def test_health_is_per_model_and_says_why(run_gateway: Any) -> None:
     with run_gateway(two_versions(f"grpc://127.0.0.1:{free_port()}")) as run:
         status, said, _ = run.ask("/healthz/llm")

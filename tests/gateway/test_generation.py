@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,41 @@ def test_what_fails_before_the_first_word_has_a_status(
     assert (found, said["error"]["code"]) == (status, code)
     assert fails[1] in said["error"]["message"]
     assert (headers["retry-after"] is not None) == (status in (429, 503))
+
+
+@pytest.mark.parametrize(
+    ("fails", "status", "counted"),
+    [
+        (("INVALID_ARGUMENT", "prompt too long"), 400, "invalid"),
+        (("NOT_FOUND", "unknown model"), 503, "error"),
+        (("INTERNAL", "out of luck"), 500, "error"),
+    ],
+)
+def test_clients_own_mistake_is_nobodys_error(
+    run_gateway: Any, fails: tuple[str, str], status: int, counted: str
+) -> None:
+    with grpc_stream_server(Story(fails=fails)) as fake, run_gateway(route(f"grpc://{fake.url}")) as run:
+        found, _, _ = run.ask("/v1/completions", BODY)
+        until(run.settled)
+        ended = run.gateway.take_ended()
+        assert run.gateway.metrics.requests.values == {("llm", "1", counted): 1}
+    assert found == status
+    assert bool(ended) == (counted == "error")  # the guard hears of a version's errors only
+
+
+def test_curl_reads_a_stream_as_it_comes(run_gateway: Any) -> None:
+    """With -N, to a server that has said one word and goes on: what came is there before the end."""
+    with (
+        grpc_stream_server(Story([Chunk(0, 1, "One")], hangs=True)) as fake,
+        run_gateway(route(f"grpc://{fake.url}")) as run,
+    ):
+        command = ["curl", "-sN", f"{run.url}/v1/completions", "-d", json.dumps({**BODY, "stream": True})]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as curl:
+            assert curl.stdout is not None
+            first = curl.stdout.readline()
+            curl.terminate()
+        until(run.settled)
+    assert json.loads(first.removeprefix("data: "))["choices"][0]["text"] == "One"
 
 
 def test_deadline_ends_the_generation_and_says_so(run_gateway: Any) -> None:

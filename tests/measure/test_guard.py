@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.measure.guard import GRID, Guard, Seen, Tolerance
+from lab.measure.guard import GRID, Guard, Seen
 from lab.measure.rollout_sim import Story, simulate
+from lab.spec import Tolerance
 
 
 def fed(

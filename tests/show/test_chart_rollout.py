@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from lab.measure.guard import Guard, Seen, Tolerance
+from lab.measure.guard import Guard, Seen
 from lab.show.charts.figure import values_of
 from lab.show.charts.rollout import MOST, comparisons, traffic
+from lab.spec import Tolerance
 
 
 def looked(errors: int) -> list[dict[str, object]]:

@@ -10,7 +10,8 @@ from streamlit.testing.v1 import AppTest
 from lab.spec import parse
 from lab.track import rollout
 from lab.track.canary import Ended, Watch
-from lab.track.rollout import Routes, Version, to_one
+from lab.track.routes import Routes
+from lab.track.routing import Version, to_one
 
 pytestmark = pytest.mark.pages
 

@@ -12,7 +12,8 @@ from lab.measure.records import CANCELLED, ERROR, OK, REFUSED
 from lab.spec import parse
 from lab.track import rollout
 from lab.track.canary import Ended, Watch, by_share, last_look, place, seen
-from lab.track.rollout import Canary, Route, Routes, Version, to_one
+from lab.track.routes import Routes
+from lab.track.routing import Canary, Route, Version, to_one
 
 
 @pytest.fixture

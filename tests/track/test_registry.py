@@ -145,6 +145,18 @@ def test_locked_database_is_asked_again(book: Registry, files: Path, monkeypatch
         book._ask(locked)
 
 
+def test_names_are_known_without_mlflow(book: Registry, files: Path, tmp_path: Path) -> None:
+    book.register("glanced", DIGITS, str(files))
+    names = registries.names_at_hand(book.uri)
+    assert names is not None and "glanced" in names
+    assert registries.names_at_hand(f"sqlite:///{tmp_path}/none.db") == []
+    assert registries.names_at_hand("http://127.0.0.1:9") is None
+    (tmp_path / "other.db").write_bytes(b"")
+    assert registries.names_at_hand(f"sqlite:///{tmp_path}/other.db") is None
+    with pytest.raises(InputError, match='did you mean "glanced"'):
+        registries.known_name("glances", names)
+
+
 @pytest.mark.parametrize("source", ["/no/such/folder", "run:20261130-000000-none/x", "s3:/x", "s3://B/x", "ftp://x"])
 def test_source_that_is_none_is_refused(source: str) -> None:
     with pytest.raises((InputError, FolderError), match=r"source|run"):

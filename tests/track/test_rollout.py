@@ -14,7 +14,9 @@ import pytest
 from lab.errors import FolderError, InputError
 from lab.spec import parse
 from lab.track import rollout
-from lab.track.rollout import Balancer, Route, Routes, Version, choose, decide, to_one
+from lab.track.rollout import decide
+from lab.track.routes import Routes
+from lab.track.routing import Balancer, Route, Version, choose, to_one
 
 
 def dice() -> random.Random:
@@ -136,6 +138,31 @@ def test_canary_goes_by_steps_and_ends_once(tmp_path: Path) -> None:
     assert weights == [0.01, 0.05, 0.25, 1.0] and after.canary.state == "promoted"
     with pytest.raises(InputError, match="no rollout"):
         routes.change("m", lambda now: now and decide(now, "roll_back"))
+
+
+def test_of_two_who_promote_at_once_one_moves_the_traffic(tmp_path: Path) -> None:
+    routes = Routes(tmp_path)
+    routes.change("m", lambda _: route(1.0, 0.0))
+    rollout.begin(routes, "m", "2", steps=(0.5, 1.0))
+    told: list[str] = []
+
+    def end(action: rollout.Move) -> None:
+        try:
+            rollout.move(Routes(tmp_path), "m", action)
+            told.append(action)
+        except InputError as error:
+            told.append(str(error))
+
+    threads = [threading.Thread(target=end, args=(action,)) for action in ("promote", "roll_back", "promote")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ends = [line["action"] for line in routes.audit("m")[2:]]
+    assert len(ends) == 1 and sum("no rollout is under way" in said for said in told) == 2
+    routes.refresh()
+    whole = [version.version for version in routes.by_name["m"].versions if version.weight == 1]
+    assert whole == ["2" if ends == ["promote"] else "1"]
 
 
 def test_rollback_gives_everything_back(tmp_path: Path) -> None:

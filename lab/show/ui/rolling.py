@@ -1,16 +1,12 @@
 """The page Rollout: where a name's traffic goes, what the guard sees, and the moves a person may make.
 
-Reads files only (routes, the guard's last look, the audit log), so it needs no gateway and slows none. MLflow is asked
-in a process of its own, when somebody wants to see the registry.
+Reads files only (routes, the guard's last look, the audit log), so it needs no gateway and slows none. What is
+registered is in registering.py, what can be rehearsed in rehearsing.py.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -18,15 +14,15 @@ import streamlit as st
 
 from lab.errors import LabError
 from lab.show.charts import rollout as charts
-from lab.show.ui import chart
+from lab.show.ui import chart, gatekeeping, registering, rehearsing
 from lab.show.ui.cards import Card, cards
 from lab.show.ui.words import when
 from lab.track import rollout
 from lab.track.canary import last_look
-from lab.track.rollout import Route, Routes
+from lab.track.routes import Routes
+from lab.track.routing import Route
 
 TICK_S = 2.0
-REGISTRY_LIMIT_S = 90.0
 MOVES = {
     "advance": ("Next step", "skip_next"),
     "hold": ("Hold", "pause"),
@@ -44,13 +40,31 @@ STATES = {
 
 def page() -> None:
     st.title("Rollout")
+    part = rehearsing.part()
+    if part != rehearsing.LIVE:
+        rehearsing.show(part)
+        return
     routes = Routes()
     if not routes.by_name:
         st.markdown(
             "Nothing is routed yet. A gateway puts versions of a model behind one name and moves traffic between them."
         )
-        st.code("python -m lab gateway --model digits", language=None)
+        gatekeeping.starter(routes)
+        st.markdown("Or see first how it goes, with users and faults made up:")
+        for name, icon in (("canary", ":material/moving:"), ("blue_green", ":material/swap_horiz:")):
+            st.page_link(
+                rehearsing.PAGE,
+                label=rehearsing.PARTS[name],
+                icon=icon,
+                query_params={"o_part": rehearsing.PARTS[name]},
+            )
+        registering.section(None, None)
         return
+    if (url := routes.gateway()) is None:
+        st.info("No gateway runs: the routes stand, and nobody follows them.", icon=":material/power_off:")
+        gatekeeping.starter(routes)
+    else:
+        gatekeeping.standing(url)
     names = list(routes.by_name)
     model = st.selectbox("Served name", names, key="o_model", bind="query-params") if len(names) > 1 else names[0]
     going = _is_going(routes.by_name[model])
@@ -65,8 +79,16 @@ def page() -> None:
 
     live()
     _moves(routes, routes.by_name[model])
-    _registry(model)
+    registering.section(model, _word(routes, routes.by_name[model]))
     _audit(routes, model)
+
+
+def _word(routes: Routes, route: Route) -> str | None:
+    """The guard's last word about the rollout of this route; None where there was none."""
+    canary, look = route.canary, last_look(routes, route.model)
+    if canary is None or look is None or look.get("begun") != canary.begun:
+        return None
+    return f"Version {canary.challenger} beside {canary.champion}: {look['verdict']['text']}"
 
 
 def _is_going(route: Route) -> bool:
@@ -151,8 +173,7 @@ def _moves(routes: Routes, route: Route) -> None:
         return
     others = [version.version for version in route.versions if version.weight != 1]
     if not others:
-        st.caption("There is one version. Deploy another beside it:")
-        st.code(f"python -m lab registry deploy {model} VERSION", language=None)
+        st.caption("There is one version. Deploy another beside it, below under Registered versions.")
         return
     left, middle, right = st.columns([2, 1, 1], vertical_alignment="bottom")
     version = left.selectbox("Version", others, key="o_version")
@@ -175,51 +196,6 @@ def _do(act: Callable[..., Any], routes: Routes, model: str, what: str) -> None:
         act(routes, model, what, by="page")
     except LabError as error:
         st.session_state["o_refused"] = str(error)
-
-
-def _registry(model: str) -> None:
-    place = st.expander("Registered versions", icon=":material/inventory_2:", key="o_registry", on_change="rerun")
-    with place:
-        if not place.open:
-            return
-        with st.spinner("MLflow is asked"):
-            found = registered()
-        if isinstance(found, str):
-            st.warning(found, icon=":material/sync_problem:")
-            return
-        rows = [
-            {
-                "name": one["name"],
-                "version": one["version"],
-                "aliases": ", ".join(one["aliases"]),
-                "precision": one["spec"]["precision"],
-                "MiB": round(one["held"]["size_bytes"] / 2**20, 1),
-                "quality": ", ".join(f"{name} {value:g}" for name, value in one["quality"].items()),
-                "run": one["run"],
-                "source": one["source"],
-            }
-            for one in found
-        ]
-        if rows:
-            st.dataframe(pd.DataFrame(rows), hide_index=True, alt="Registered versions with aliases and quality")
-        else:
-            st.caption("Nothing is registered yet:")
-            st.code(f"python -m lab registry register {model} --model FAMILY --source FOLDER", language=None)
-
-
-@st.cache_data(ttl=20.0, show_spinner=False)
-def registered() -> list[dict[str, Any]] | str:
-    """All versions, or why they cannot be had, in one line."""
-    command = [sys.executable, "-m", "lab", "registry", "list", "--json"]
-    root = Path(__file__).parents[3]
-    try:
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=REGISTRY_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        return "MLflow did not answer in time; try again."
-    if done.returncode:
-        return done.stderr.strip().rpartition("\n")[2] or "MLflow ended without a word."
-    versions: list[dict[str, Any]] = json.loads(done.stdout)["versions"]
-    return versions
 
 
 def _audit(routes: Routes, model: str) -> None:

@@ -26,6 +26,8 @@ PAGES = {
     "quantization": ("pages/quantization.py", ":material/compress:"),
     "cold_start": ("pages/cold_start.py", ":material/ac_unit:"),
     "serverless": ("pages/cold_start.py", ":material/ac_unit:"),
+    "canary": ("pages/rollout.py", ":material/alt_route:"),
+    "blue_green": ("pages/rollout.py", ":material/alt_route:"),
     "search": ("pages/sweep.py", ":material/tune:"),
     "sweep": ("pages/sweep.py", ":material/tune:"),
     "factorial": ("pages/sweep.py", ":material/tune:"),

@@ -1,0 +1,119 @@
+"""The lab's Triton behind a gateway: found or started, its models loaded, and replaced when it ends.
+
+One that was found belongs to somebody else (`lab serve`, a run, a batch job) and ends when its owner does; any may die.
+The gateway then says so, starts one of its own and loads what its routes name; requests meanwhile are told why there is
+no answer and to come again (503, Retry-After). One of the gateway's own ends with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+
+from tritonclient.utils import InferenceServerException
+
+from lab.errors import LabError, ServerError
+from lab.gateway.core import Gateway
+from lab.home import home
+from lab.run.footprints import TritonShelf
+from lab.serve import weights
+from lab.serve.residency import Residency
+from lab.serve.triton import DEFAULT_PORTS, LOAD_LIMIT_S, Server
+from lab.spec import ModelSpec
+from lab.track.routes import Routes
+from lab.track.routing import LAB
+
+LOOK_S = 0.5
+RETRY_S = 5.0
+"""After a start that failed."""
+
+NOBODY = "no Triton of the lab runs; name models with --model to start one, or a server with --url"
+
+
+class Kept:
+    """As a context: there is a server from its beginning to its end. `models` are loaded, or with `budget_bytes` when
+    they are asked for. ServerError when nothing runs and no models are named."""
+
+    def __init__(self, models: Sequence[ModelSpec], routes: Routes, budget_bytes: int | None = None) -> None:
+        self._models, self._routes, self._budget_bytes = models, routes, budget_bytes
+        found = Server.attach()
+        if found is None and not models:
+            raise ServerError(NOBODY)
+        self.server = found or _started()
+
+    def __enter__(self) -> Kept:
+        try:
+            if self._budget_bytes is None:
+                for spec in self._models:
+                    self._load(spec)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends a server of the gateway's own."""
+        self.server.__exit__()
+
+    def residency(self) -> Residency | None:
+        """Who is loaded, where a budget decides that; of the server as it is now."""
+        if self._budget_bytes is None:
+            return None
+        for spec in self._models:
+            weights.prepare(spec)
+        return Residency(TritonShelf(self.server, self._models), self._budget_bytes, [m.name for m in self._models])
+
+    async def watch(self, gateway: Gateway, say: Callable[[str], None] | None = None) -> None:
+        """Until it is cancelled: look, and replace what has ended. A server that cannot be had is tried for again."""
+        say = say or _said
+        while True:
+            await asyncio.sleep(LOOK_S)
+            why = self.server.died()
+            if why is None:
+                continue
+            gateway.absent = f"the lab's Triton, pid {self.server.pid}, has ended; the gateway starts one of its own"
+            say(f"{gateway.absent} ({why})")
+            while gateway.absent is not None:
+                try:
+                    await asyncio.to_thread(self._replace, say)
+                    gateway.residency = self.residency()
+                    gateway.absent = None
+                except (LabError, OSError) as error:
+                    gateway.absent = f"the lab's Triton has ended, and there is no other: {error}"
+                    say(gateway.absent)
+                    await asyncio.sleep(RETRY_S)
+            say(f"Triton (pid {self.server.pid}) at {self.server.grpc_url} serves the routes again")
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _replace(self, say: Callable[[str], None]) -> None:
+        self.close()
+        self.server = Server.attach() or _started()
+        if self._budget_bytes is not None:
+            return
+        for spec in self._models:
+            self._load(spec)
+        self._routes.refresh()
+        replicas = [r for route in self._routes.by_name.values() for v in route.versions for r in v.replicas]
+        named = {replica.model for replica in replicas if replica.url == LAB}
+        for name in sorted(named - {spec.name for spec in self._models}):
+            try:  # as its repository has it: who had it loaded wrote it there
+                self.server.client.load_model(name, client_timeout=LOAD_LIMIT_S)
+            except InferenceServerException as error:  # the others are served
+                say(f"model {name} could not be loaded again; deploy it anew ({error.message()})")
+
+    def _load(self, spec: ModelSpec) -> None:
+        if not self.server.state(spec.name).ready:
+            print(f"{spec.name} is ready after {self.server.load(spec):.1f} s", flush=True)
+
+
+def _started() -> Server:
+    return Server.start(repository=home() / "repository", log=home() / "triton.log", wanted_ports=DEFAULT_PORTS)
+
+
+def _said(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
