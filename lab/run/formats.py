@@ -151,7 +151,7 @@ def of_blocks(experiment: Experiment, blocks: Sequence[Block], told: Told) -> li
     of_all = list(zip(blocks, (step for _, step in measured), strict=True))
     return [
         {
-            "format": None if cells[b.cell].workload.url is not None else format_label(cells[b.cell].model),
+            "format": format_label(cells[b.cell].model),
             "ledger": rows,
             "floor": None if step is None else steps.sentence(step, doubted=doubted),
             "beside": _beside(experiment, b, step, of_all, doubted=doubted),
@@ -165,7 +165,7 @@ def _steps_of(cell: Cell, block: Block, told: Told) -> tuple[list[dict[str, Any]
     """(rows of the ledger, mean decode step). Without a cache there is no such step: each reads whole texts."""
     model, summary = cell.model, block.summary
     config = told.configs.get(model.weights) if model.family == "llm" else None
-    if config is None or model.merge_adapters or cell.workload.url is not None:  # several processes, or not the lab's
+    if config is None or model.merge_adapters:  # which are several processes
         return None, None
     idle, held, loads = _since_load(told.events, model.name, block.number)
     of_adapters = next((e["bytes"] for e in told.events if e["kind"] == "adapters" and same_adapters(e, model)), None)
@@ -218,10 +218,9 @@ def _beside(
     return steps.beside(labels[0], step, labels[1], base, doubted=doubted)
 
 
-def floor_doubts(cells: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """(that the floors of a document's cells are too high, what to do), where one of their steps was below its own."""
-    below = any(cell["step"] and cell["step"]["fraction"] > 1 for cell in cells)
-    return [(steps.TOO_QUICK, steps.PROBE_AGAIN)] if below else []
+def floor_doubts(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """That the floors of a document's cells are too high, where one of their steps was below its own."""
+    return [steps.TOO_QUICK] if any(cell["step"] and cell["step"]["fraction"] > 1 for cell in cells) else []
 
 
 def engine_notes(experiment: Experiment, blocks: Sequence[Block], server: pa.Table) -> list[str]:
