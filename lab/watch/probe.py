@@ -8,7 +8,8 @@ arithmetic rate. A figure below its floor is a bug, in the figure or in the floo
 - arithmetic: a product of two 1024 × 1024 matrices, 2 × 1024³ operations, in float32, in bfloat16, and in int8 with
   sums in int32.
 
-Measured once a machine, in 4 s, in a process of its own (torch does not belong into the runner), and kept in LAB_HOME.
+The figures take turns, ROUNDS times, so that no short disturbance falls on one of them alone. Measured once a machine,
+in 4 s, in a process of its own (torch does not belong into the runner), and kept in LAB_HOME.
 Knows nothing of GPUs. A machine that is busy meanwhile is slower: measure on an idle one, `again=True` to repeat.
 """
 
@@ -21,14 +22,16 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lab import home
+from lab import atomic, home
 
 BUFFER_BYTES = 512 * 2**20
 MATRIX = 1024
-SECONDS = 0.6  # for each of the figures
+SECONDS = 0.6  # for each of the figures, in all rounds
+ROUNDS = 3
 LIMIT_S = 60.0
 
 
@@ -56,9 +59,7 @@ def probe(again: bool = False) -> Probe:
             return Probe(**kept[key])
         found = _measure_apart(cpu, threads)
         if found.reason is None:
-            new = place.with_suffix(f".{os.getpid()}")
-            new.write_text(json.dumps({**kept, key: asdict(found)}, indent=1))
-            new.replace(place)
+            atomic.write(place, json.dumps({**kept, key: asdict(found)}, indent=1))
         return found
 
 
@@ -105,29 +106,33 @@ def measure() -> dict[str, float | str | None]:
     import torch
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))
-    bandwidth, reason = None, None
+    works: dict[str, tuple[float, Callable[[], object]]] = {}
+    reason = None
     if psutil.virtual_memory().available > 2 * BUFFER_BYTES:
         # numpy asks for large pages where they are for the asking; without them reading is half as fast.
         buffer = torch.from_numpy(np.ones(BUFFER_BYTES // 4, np.float32))
-        bandwidth = BUFFER_BYTES / _least_s(buffer.sum)
+        works["read_bandwidth_bytes_s"] = BUFFER_BYTES, buffer.sum
     else:
         reason = f"bandwidth: less than {2 * BUFFER_BYTES // 2**20} MB of memory are free"
-    operations = 2 * MATRIX**3
-    matmul = {}
     for name, dtype, product in (
         ("matmul_bf16_flop_s", torch.bfloat16, torch.matmul),
         ("matmul_fp32_flop_s", torch.float32, torch.matmul),
         ("matmul_int8_op_s", torch.int8, torch._int_mm),
     ):
         a, b = (torch.randint(-100, 100, (MATRIX, MATRIX)).to(dtype) for _ in range(2))
-        matmul[name] = operations / _least_s(lambda a=a, b=b, product=product: product(a, b))  # type: ignore[misc]
-    return {"read_bandwidth_bytes_s": bandwidth, **matmul, "reason": reason}
+        works[name] = 2 * MATRIX**3, partial(product, a, b)
+    least_s = dict.fromkeys(works, float("inf"))
+    for _ in range(ROUNDS):
+        for name, (_, work) in works.items():
+            least_s[name] = min(least_s[name], _least_s(work))
+    found = {name: amount / least_s[name] for name, (amount, _) in works.items()}
+    return {"read_bandwidth_bytes_s": None, **found, "reason": reason}
 
 
 def _least_s(work: Callable[[], object]) -> float:
-    """Seconds of the quickest call among those of SECONDS, three at least."""
-    least, calls, end = float("inf"), 0, time.perf_counter() + SECONDS
-    while calls < 3 or time.perf_counter() < end:
+    """Seconds of the quickest call among those of a round, two at least."""
+    least, calls, end = float("inf"), 0, time.perf_counter() + SECONDS / ROUNDS
+    while calls < 2 or time.perf_counter() < end:
         began = time.perf_counter_ns()
         work()
         least = min(least, (time.perf_counter_ns() - began) / 1e9)

@@ -30,7 +30,7 @@ from lab.measure.planner.planner import (
 )
 from lab.measure.planner.scaling import Format
 from lab.measure.planner.service import Service
-from lab.measure.planner.simulator import Routing, Rules
+from lab.measure.planner.simulator import Routing, Rules, simulate
 from lab.measure.planner.steps import Steps
 from lab.measure.words import format_rate, format_ratio, format_setting_s, join, plural
 from lab.spec import Batching, Lengths, ModelSpec, Precision, Slo
@@ -195,10 +195,23 @@ class Calibrated:
         return self._asked(due_s, self.rules(setting, 1), server, slo, seed).of(setting.replicas)
 
     def together(self, setting: Setting, slo: Slo | None = None, *, seed: int = 0) -> Prediction:
-        """All replicas behind the setting's router."""
+        """All replicas behind the setting's router, as warm as they are when requests are taken in turn: a router
+        decides who waits for whom, and how a machine cools between two requests was measured behind none."""
         server, _ = self.server(setting)
         n = min(4, setting.replicas) * (ANSWERS if self.is_engine else REQUESTS // 2)
+        if isinstance(server, Service):
+            server = server.as_warm(self._woken(setting, server, seed))
         return self._asked(poisson(setting.rate_rps, n, seed), self.rules(setting, setting.replicas), server, slo, seed)
+
+    def _woken(self, setting: Setting, server: Service, seed: int) -> float:
+        """The share of waking that batches of one of the replicas pay, requests taken in turn."""
+        rules = self.rules(setting, 1)
+        if not server.wake_s or not isinstance(rules, Rules):
+            return 0.0
+        due_s = in_turn(setting.rate_rps, setting.replicas, REQUESTS // 4, seed)
+        found = simulate(due_s, replace(rules, max_queue_size=None), server, seed=seed)
+        _, first = np.unique(found.start_s, return_index=True)
+        return float(np.mean([server.woken(idle_s) for idle_s in found.idle_s[first]]))
 
     def _asked(
         self, due_s: np.ndarray, rules: Rules | EngineRules, server: Service | Steps, slo: Slo | None, seed: int

@@ -50,14 +50,15 @@ class Asked:
 
 @dataclass(frozen=True)
 class Written:
-    """One entry a request, seconds; `stretches`: (seconds, answers in a step, steps) of each row of steps that wrote
-    for the same answers, `read_s` what all steps that read took; `most_held`: tokens that one replica's cache held at a
-    time."""
+    """One entry a request, seconds; `start_s`: when it got its place; `stretches`: (seconds, answers in a step, steps)
+    of each row of steps that wrote for the same answers, `read_s` what all steps that read took; `most_held`: tokens
+    that one replica's cache held at a time."""
 
     due_s: Floats
     first_s: Floats
     done_s: Floats
     output_tokens: Int64s
+    start_s: Floats
     stretches: tuple[tuple[float, int, int], ...]
     read_s: float = 0.0
     most_held: int = 0
@@ -121,6 +122,7 @@ def simulate_engine(asked: Asked, rules: EngineRules, steps: Steps, *, seed: int
         np.array(log.first_s, float),
         np.array(log.done_s, float),
         asked.output_tokens,
+        np.array(log.start_s, float),
         tuple(stretch for engine in engines for stretch in engine.stretches),
         sum(engine.read_s for engine in engines),
         max((engine.most_held for engine in engines), default=0),
@@ -149,7 +151,7 @@ class _Log:
     def __init__(self, asked: Asked) -> None:
         n = len(asked.due_s)
         self.due_s: list[float] = asked.due_s.astype(float).tolist()
-        self.first_s, self.done_s = [math.nan] * n, [math.nan] * n
+        self.start_s, self.first_s, self.done_s = [math.nan] * n, [math.nan] * n, [math.nan] * n
         self.prompt_tokens, self.output_tokens = asked.prompt_tokens.tolist(), asked.output_tokens.tolist()
 
 
@@ -162,6 +164,7 @@ class _Engine:
         self.read_s, self.most_held = 0.0, 0
         self._log, self._rules, self._cost, self._rng = log, rules, steps, rng
         self._slots = 1 if rules.scheduler == "one" else rules.max_batch_size
+        self._added_s = [steps.added_s(rows) for rows in range(self._slots + 1)]
         self._later: deque[int] = deque()
         self._running: list[_Answer] = []
         self._static_rows = 0
@@ -201,6 +204,7 @@ class _Engine:
             if self._log.due_s[number] + there_s > self._now:
                 break
             self.coming.popleft()
+            self._log.start_s[number] = self._now
             prompt, output = self._log.prompt_tokens[number], self._log.output_tokens[number]
             self._running.append(_Answer(number, prompt, 0, output))
         self._static_rows = len(self._running) if self._rules.scheduler == "static" else 0
@@ -213,7 +217,7 @@ class _Engine:
         rows, held = max(len(ready), self._static_rows), sum(answer.held for answer in ready)
         count = 1 if len(ready) < len(self._running) else min(answer.left for answer in ready)
         cost = self._cost
-        took_s = cost.write_fixed_s + rows * cost.write_row_s + held * cost.write_held_s
+        took_s = cost.write_fixed_s + self._added_s[rows] + held * cost.write_held_s
         longer_s = len(ready) * cost.write_held_s
         if len(cost.spread) > 1:  # each step is drawn apart
             count, longer_s = 1, 0.0

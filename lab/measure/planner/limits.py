@@ -2,8 +2,8 @@
 
 Each has the rate at which it gives way, found in its own way, and the lowest of them is the answer. "The queue" is the
 objective: requests wait longer than it allows while the server still has room in its batches; where batches are full by
-then it is the batch limit, and a larger one would carry further; where a request alone misses it, it is the service
-time. What nobody measured is assumed and says so.
+then it is the batch limit, and a larger one would carry further; where most of those that miss it would miss it without
+any wait as well, it is the service time, or its tail. What nobody measured is assumed and says so.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ Name = Literal["service time", "queue", "batch limit", "KV cache", "memory", "cl
 Known = Literal["predicted", "measured", "assumed", "not known"]
 FULL = 0.9
 """A batch with this share of its places taken on average is full most of the time."""
+MOSTLY = 0.5
+"""Of those that miss the objective, a share that says what they miss it for."""
 WIRE_BYTES = 400
 """Of a request and its answer besides what they carry: HTTP/2 frames, headers, and TCP/IP's own; assumed."""
 CHUNK_BYTES = 200
@@ -113,6 +115,16 @@ def _objective(model: Calibrated, setting: Setting, slo: Slo, seed: int) -> Limi
             "larger limit would carry further where memory allows.",
         )
     waited = f", mean wait {format_seconds(at.queue_mean_s)}" if at.queue_mean_s is not None else ""
+    if (at.missed_alone_fraction or 0.0) > MOSTLY:
+        slow = "each step takes longer for the answers that share it" if model.is_engine else "the tail of its times"
+        return Limit(
+            "service time",
+            rate,
+            "predicted",
+            f"Above {format_rate(rate)} ({format_fraction(rate / capacity)} of capacity) the objective ({within}) is "
+            f"missed, though not for waiting{waited}: {format_fraction(at.missed_alone_fraction)} of those that miss "
+            f"it would miss it without a queue too. It is the service time that breaks it, {slow}.",
+        )
     room = f", with {places}" if most > 1 else "; each request runs alone, so batching may carry further"
     return Limit(
         "queue",

@@ -29,7 +29,9 @@ MOST_REPLICAS = 1024
 @dataclass(frozen=True)
 class Prediction:
     """Modelled figures under the names of a Summary; None where they do not apply. `utilisation_fraction`: of the time
-    of all instances, the share they work; `held_tokens_peak`: the most that one replica's cache held."""
+    of all instances, the share they work; `held_tokens_peak`: the most that one replica's cache held;
+    `missed_alone_fraction`: of those that miss the objective, the share that would also have missed it had they not
+    waited in a queue."""
 
     throughput_rps: float
     goodput_rps: float | None
@@ -46,6 +48,7 @@ class Prediction:
     output_tokens_per_s: float | None = None
     refused: int = 0
     utilisation_fraction: float | None = None
+    missed_alone_fraction: float | None = None
     held_tokens_peak: int | None = None
 
     def of(self, replicas: int) -> Prediction:
@@ -93,16 +96,19 @@ def predict(
     seconds = max(to_s - from_s, 1e-12)
     inside = int(((found.done_s > from_s) & (found.done_s <= to_s)).sum())
     none = np.full(len(latency_s), np.nan)
+    waited_s = found.waited_s[kept]
     good = None if slo is None else int(_good(slo, latency_s, latency_s, none)[answered].sum())
+    alone_s = latency_s - waited_s
+    of_alone = None if slo is None else _good(slo, alone_s, alone_s, none)[answered]
     sizes = found.batch[kept][answered]
     executions = float((1 / sizes).sum()) if len(sizes) else 0.0
-    waited_s = (found.start_s - found.due_s)[kept][answered] - service.outside_s.mean() / 2
     worked_s = float(np.nanmax(found.done_s) - found.due_s[0]) if answered.any() else seconds
     return Prediction(
         throughput_rps=inside / seconds,
         goodput_rps=None if good is None else good / seconds,
         slo_attainment_fraction=None if good is None or not len(latency_s) else good / len(latency_s),
-        queue_mean_s=max(0.0, float(waited_s.mean())) if len(waited_s) else None,
+        queue_mean_s=float(waited_s[answered].mean()) if answered.any() else None,
+        missed_alone_fraction=_missed_alone(int(answered.sum()), good, of_alone),
         batch_mean=len(sizes) / executions if executions else None,
         refused=found.refused,
         utilisation_fraction=found.busy_s / max(worked_s, 1e-12) / (rules.instances * rules.replicas),
@@ -128,12 +134,16 @@ def predict_engine(
     latency_s, ttft_s, itl_s = found.latency_s[kept], found.ttft_s[kept], found.itl_s[kept]
     seconds = max(to_s - from_s, 1e-12)
     ended = (found.done_s > from_s) & (found.done_s <= to_s)
+    waited_s = found.start_s[kept] - found.due_s[kept] - steps.outside_s / 2
     good = None if slo is None else int(_good(slo, latency_s, ttft_s, itl_s).sum())
+    of_alone = None if slo is None else _good(slo, latency_s - waited_s, ttft_s - waited_s, itl_s)
     span_s = max(last_s - float(found.due_s[0]), 1e-12)
     return Prediction(
         throughput_rps=int(ended.sum()) / seconds,
         goodput_rps=None if good is None else good / seconds,
         slo_attainment_fraction=None if good is None or not len(latency_s) else good / len(latency_s),
+        queue_mean_s=float(waited_s.mean()) if len(waited_s) else None,
+        missed_alone_fraction=_missed_alone(len(latency_s), good, of_alone),
         batch_mean=found.batch_mean,
         ttft_p50_s=percentile(ttft_s, 0.5),
         ttft_p95_s=percentile(ttft_s, 0.95),
@@ -218,6 +228,13 @@ def _good(slo: Slo, latency_s: Floats, ttft_s: Floats, itl_s: Floats) -> np.ndar
     if slo.itl_s is not None:
         good &= np.isnan(itl_s) | (itl_s <= slo.itl_s)
     return good
+
+
+def _missed_alone(answered: int, good: int | None, of_alone: np.ndarray | None) -> float | None:
+    """Nobody is good who would not be without the wait, so those who miss it either way are all that miss it then."""
+    if good is None or of_alone is None or answered == good:
+        return None
+    return float((~of_alone).sum()) / (answered - good)
 
 
 def _latencies(latency_s: Floats) -> dict[str, float | None]:

@@ -4,8 +4,10 @@
     write_held_s    reading keys and values: the same with their bytes
     write_row_s     what each answer adds, its products and all between: on one machine it stays, on another it takes
                     as many times as long as the arithmetic there is slower
-    read_token_s    reading a prompt is arithmetic: × operations a second here ÷ those there, of what is multiplied; on
-                    one machine never more in fewer bits (a disturbed probe has said so, and no engine showed it)
+    read_fixed_s    reading the weights once for a prompt, as write_fixed_s
+    read_token_s    what each token of a prompt adds is arithmetic: × operations a second here ÷ those there, of what
+                    is multiplied; on one machine never more in fewer bits (a disturbed probe has said so, and no
+                    engine showed it)
 
 So the share of the bandwidth that was reached here is taken to be reached there (lab/measure/floors.py). What does not
 shrink with it, such as starting a kernel or Python between two steps, makes a real accelerator slower than this: the

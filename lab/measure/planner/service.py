@@ -107,6 +107,12 @@ class Service:
             curve=tuple((size, seconds * factor) for size, seconds in self.curve),
         )
 
+    def as_warm(self, woken: float) -> Service:
+        """The same server when every batch pays this share of waking, whatever the pause before it."""
+        added_s = self.wake_s * woken
+        curve = tuple((size, seconds + added_s) for size, seconds in self.curve)
+        return replace(self, fixed_s=self.fixed_s + added_s, wake_s=0.0, curve=curve)
+
     def ratio(self, block: Seen) -> float | None:
         """How many times as long as modelled the block's batches took; None when it counted none."""
         rows = block.counted

@@ -59,10 +59,11 @@ class Users:
 @dataclass(frozen=True)
 class Simulated:
     """One entry a request, in the order of arrival; seconds. Refused ones have NaN in `start_s` and `done_s`, and size
-    0. `replica`: which one got it; `idle_s`: how long the instance had been idle when it took the batch; `busy_s`: what
-    all instances worked."""
+    0. `came_s`: when it was in the queue; `replica`: which one got it; `idle_s`: how long the instance had been idle
+    when it took the batch; `busy_s`: what all instances worked."""
 
     due_s: Floats
+    came_s: Floats
     start_s: Floats
     done_s: Floats
     batch: Int64s
@@ -73,6 +74,11 @@ class Simulated:
     @property
     def latency_s(self) -> Floats:
         return self.done_s - self.due_s
+
+    @property
+    def waited_s(self) -> Floats:
+        """In the queue, a batcher's delay included."""
+        return self.start_s - self.came_s
 
     @property
     def refused(self) -> int:
@@ -106,18 +112,19 @@ def _in_turn(due_s: Floats, rules: Rules, service: Service, rng: np.random.Gener
         own = np.flatnonzero(where == replica)
         at_s = due_s[own] + outside_s[own]
         order = np.argsort(at_s, kind="stable")
-        begun, ended, sizes, idle = _serve(at_s[order].tolist(), rules, service, spread[own].tolist())
         rows = own[order]
+        begun, ended, sizes, idle = _serve(at_s[order].tolist(), rules, service, spread[rows].tolist())
         for column, values in ((start_s, begun), (done_s, ended), (batch, sizes), (idle_s, idle)):
             column[rows] = np.repeat(values, sizes)
         busy_s += float(np.sum(ended) - np.sum(begun))
-    return Simulated(due_s, start_s, done_s + outside_s, batch, where, idle_s, busy_s)
+    return Simulated(due_s, due_s + outside_s, start_s, done_s + outside_s, batch, where, idle_s, busy_s)
 
 
 def _serve(
     at_s: list[float], rules: Rules, service: Service, spread: list[float]
 ) -> tuple[list[float], list[float], list[int], list[float]]:
-    """(start, end, size, idle before) of each batch of one replica whose requests come at `at_s`, ascending."""
+    """(start, end, size, idle before) of each batch of one replica whose requests come at `at_s`, ascending. A batch
+    takes its first request's draw of `spread`: so routers are compared on the same draws."""
     n, most = len(at_s), rules.max_batch_size
     delay_s = rules.delay_s + service.notice_s if most > 1 else 0.0
     gathers = delay_s > 0
@@ -140,7 +147,7 @@ def _serve(
                 end += 1
         size = end - first
         idle_s = now_s - free_s[0]
-        done_s = now_s + (takes_s[size] + service.wake_s * service.woken(idle_s)) * spread[len(begun)]
+        done_s = now_s + (takes_s[size] + service.wake_s * service.woken(idle_s)) * spread[first]
         heapq.heapreplace(free_s, done_s + service.handover_s)
         begun.append(now_s)
         ended.append(done_s)
@@ -183,8 +190,7 @@ class _Run:
         self._users = arrivals if isinstance(arrivals, Users) else None
         n = arrivals.requests if isinstance(arrivals, Users) else len(arrivals)
         self._before_s = self._after_s = rng.choice(service.outside_s, n) / 2  # half on the way there, half back
-        self._spread = rng.choice(service.spread, n)  # as many batches as requests at most
-        self._batches = 0
+        self._spread = rng.choice(service.spread, n)
         self._due = np.full(n, np.nan)
         self._start, self._done = np.full(n, np.nan), np.full(n, np.nan)
         self._batch, self._where = np.zeros(n, np.int64), np.zeros(n, np.int64)
@@ -216,7 +222,8 @@ class _Run:
             else:
                 replica.free.append(now)
             self._begin(now, which)
-        return Simulated(self._due, self._start, self._done, self._batch, self._where, self._idle, self._busy_s)
+        came_s = self._due + self._before_s
+        return Simulated(self._due, came_s, self._start, self._done, self._batch, self._where, self._idle, self._busy_s)
 
     def _ask(self, due_s: float) -> None:
         request, self._asked = self._asked, self._asked + 1
@@ -265,8 +272,7 @@ class _Run:
             batch = tuple(replica.waiting.popleft() for _ in range(size))
             idle_s = now - replica.free.popleft()
             service = self._service
-            seconds = (service.mean_s(size) + service.wake_s * service.woken(idle_s)) * self._spread[self._batches]
-            self._batches += 1
+            seconds = (service.mean_s(size) + service.wake_s * service.woken(idle_s)) * self._spread[batch[0]]
             self._busy_s += seconds
             for request in batch:
                 self._start[request], self._batch[request], self._idle[request] = now, size, idle_s

@@ -1,7 +1,10 @@
 """What a step of a language model's engine takes, and the same found from measured blocks.
 
-write_fixed_s + rows × write_row_s + tokens held × write_held_s        to write
+write_fixed_s + what its rows add + tokens held × write_held_s         to write
 read_fixed_s + tokens × read_token_s                                   to read, when there is something to read
+
+Rows add write_row_s each, or where blocks with three and more numbers of them were measured, what these show: the
+second row of a step costs more than the eighth, since kernels work on blocks of rows.
 """
 
 from __future__ import annotations
@@ -16,8 +19,9 @@ from lab.errors import InputError
 
 @dataclass(frozen=True)
 class Steps:
-    """Seconds of a step, see above. `outside_s`: what an answer's first token needs besides, on its way there and back;
-    `spread`: samples of mean 1 that each step is multiplied with."""
+    """Seconds of a step, see above. `rows`: (rows, seconds that they add) where that was measured, ascending.
+    `outside_s`: what an answer's first token needs besides, on its way there and back; `spread`: samples of mean 1 that
+    each step is multiplied with."""
 
     write_fixed_s: float
     write_row_s: float = 0.0
@@ -26,12 +30,29 @@ class Steps:
     read_token_s: float = 0.0
     outside_s: float = 0.0
     spread: tuple[float, ...] = (1.0,)
+    rows: tuple[tuple[float, float], ...] = ()
+
+    def added_s(self, rows: float) -> float:
+        """What so many rows add to the fixed part of a step that writes; beyond what was measured write_row_s each."""
+        if not self.rows:
+            return rows * self.write_row_s
+        (least, first_s), (most, last_s) = self.rows[0], self.rows[-1]
+        if rows < least:
+            return max(0.0, first_s - (least - rows) * self.write_row_s)
+        if rows > most:
+            return last_s + (rows - most) * self.write_row_s
+        known, seconds = zip(*self.rows, strict=True)
+        return float(np.interp(rows, known, seconds))
+
+    def write_s(self, rows: float, held: float) -> float:
+        """A step that writes a token for each of `rows` answers that hold so many tokens together."""
+        return self.write_fixed_s + self.added_s(rows) + held * self.write_held_s
 
     def capacity_rps(self, slots: int, prompt_tokens: float, output_tokens: float) -> float:
-        """Answers a second with every place taken: a step writes a token for each, and reads its share of prompts."""
-        held = slots * (prompt_tokens + output_tokens / 2)
-        step_s = self.write_fixed_s + slots * self.write_row_s + held * self.write_held_s
-        return 1 / (output_tokens * step_s / slots + prompt_tokens * self.read_token_s)
+        """Answers a second with every place taken: a step writes a token for each, and each prompt is read by itself,
+        which gives the first token."""
+        step_s = self.write_s(slots, slots * (prompt_tokens + output_tokens / 2))
+        return 1 / ((output_tokens - 1) * step_s / slots + self.read_fixed_s + prompt_tokens * self.read_token_s)
 
     def times(self, factor: float) -> Steps:
         """The same engine when every step takes so many times as long; what happens outside stays."""
@@ -43,10 +64,34 @@ class Steps:
             self,
             write_fixed_s=self.write_fixed_s * fixed,
             write_row_s=self.write_row_s * row,
+            rows=tuple((rows, seconds * row) for rows, seconds in self.rows),
             write_held_s=self.write_held_s * held,
             read_fixed_s=self.read_fixed_s * fixed,
             read_token_s=self.read_token_s * read,
         )
+
+
+SAME_ROWS = 1.15
+"""Means of rows that are no further apart than this factor are of one kind of block."""
+KINDS = 3
+"""Kinds of blocks from which on rows have a curve; two make a line."""
+
+
+def fit_curve(
+    seen: Sequence[tuple[float, float, float]], fixed_s: float, held_s: float
+) -> tuple[tuple[float, float], ...]:
+    """Steps.rows from the same blocks as for `fit_steps` and two of its parts: for each kind of block the mean of what
+    its rows add, never less than fewer rows do. () of fewer than KINDS kinds."""
+    kinds: list[list[tuple[float, float]]] = []
+    for seconds, rows, held in sorted(seen, key=lambda block: block[1]):
+        if not kinds or rows > SAME_ROWS * kinds[-1][0][0]:
+            kinds.append([])
+        kinds[-1].append((rows, seconds - fixed_s - held * held_s))
+    if len(kinds) < KINDS:
+        return ()
+    means = [np.mean(kind, axis=0) for kind in kinds]
+    added_s = np.maximum.accumulate([max(0.0, float(mean[1])) for mean in means])
+    return tuple((float(mean[0]), float(added)) for mean, added in zip(means, added_s, strict=True))
 
 
 def fit_steps(seen: Sequence[tuple[float, float, float]]) -> tuple[float, float, float]:

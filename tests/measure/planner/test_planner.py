@@ -10,7 +10,7 @@ import pytest
 from lab.errors import InputError
 from lab.measure.planner import calibration, calibrator
 from lab.measure.planner.calibration import Measured
-from lab.measure.planner.engine_simulator import Asked, EngineRules
+from lab.measure.planner.engine_simulator import Asked, EngineRules, simulate_engine
 from lab.measure.planner.planner import (
     error,
     fewest,
@@ -23,7 +23,7 @@ from lab.measure.planner.planner import (
 )
 from lab.measure.planner.service import steady
 from lab.measure.planner.simulator import Rules, Users
-from lab.measure.planner.steps import Steps
+from lab.measure.planner.steps import Steps, fit_curve
 from lab.measure.records import Requests, Window
 from lab.measure.summary import Summary, summarize
 from lab.spec import Batching, ModelSpec, Slo
@@ -132,19 +132,69 @@ def test_a_service_is_read_out_of_counters():
 
 def test_steps_are_read_out_of_an_engines_counters():
     figures = {
-        "itl_mean_s": 0.0125,
+        "itl_mean_s": 0.010,  # one user: while it waits for a token, nobody's prompt is read
         "prefill_fraction": 0.2,
         "engine_batch_mean": 1.0,
         "step_mean_s": 0.010,
         "prompt_tokens_mean": 25.0,
-        "output_tokens_mean": 10.0,
+        "output_tokens_mean": 11.0,  # of which reading gives the first
         "ttft_p50_s": 0.030,
         "engine_waiting_mean": 0.0,
     }
     found = calibration.engine_steps([Measured(ModelSpec(name="llm"), some(**figures), np.empty(0))])
     assert found.write_fixed_s == pytest.approx(0.010)
-    assert found.read_token_s == pytest.approx(0.010 * 10 * 0.25 / 25)  # a fifth of the time is a quarter of the rest
+    # A fifth of the time is a quarter of the rest: 25 ms, of which reading the weights takes what it takes to write.
+    assert (found.read_fixed_s, found.read_token_s) == (pytest.approx(0.010), pytest.approx(0.015 / 25))
     assert found.outside_s == pytest.approx(0.030 - 0.025)
+
+
+TRUE = Steps(0.008, 0.0005, 0.0, 0.008, 0.0004, rows=((1.0, 0.001), (3.0, 0.003), (8.0, 0.004)))
+
+
+def run_by(users: int, prompt: int = 16) -> Measured:
+    """What an engine with the steps TRUE would be measured to do when so many users ask it in turn."""
+    n = 400
+    output = np.random.default_rng(users).integers(8, 32, n, endpoint=True)
+    asked = Asked(np.zeros(n), np.full(n, prompt), output, users)
+    found = simulate_engine(asked, EngineRules(max_batch_size=8), TRUE)
+    writing, steps = sum(s for s, _, _ in found.stretches), sum(count for _, _, count in found.stretches)
+    figures = {
+        "itl_mean_s": float(np.nanmean(found.itl_s)),
+        "prefill_fraction": found.read_s / (found.read_s + writing),
+        "engine_batch_mean": found.batch_mean,
+        "step_mean_s": writing / steps,
+        "prompt_tokens_mean": float(prompt),
+        "output_tokens_mean": float(output.mean()),
+        "ttft_p50_s": float(np.median(found.ttft_s)),
+        "engine_waiting_mean": 0.0,
+    }
+    return Measured(ModelSpec(name="llm"), some(**figures), np.empty(0), number=users)
+
+
+def test_an_engine_of_known_steps_is_found_again():
+    """The truth is the simulator's: what its users would measure leads back to what it was given."""
+    found = calibration.engine_steps([run_by(users) for users in (1, 3, 8)])
+    for rows in (1, 3, 8):
+        assert found.write_s(rows, 0) == pytest.approx(TRUE.write_s(rows, 0), rel=0.04)
+    read_s = found.read_fixed_s + 16 * found.read_token_s
+    assert read_s == pytest.approx(TRUE.read_fixed_s + 16 * TRUE.read_token_s, rel=0.05)
+    assert found.capacity_rps(8, 16, 20) == pytest.approx(TRUE.capacity_rps(8, 16, 20), rel=0.04)
+
+
+def test_prompts_of_two_lengths_tell_what_is_fixed_of_reading():
+    found = calibration.engine_steps([run_by(1, prompt) for prompt in (16, 64)])
+    assert (found.read_fixed_s, found.read_token_s) == (pytest.approx(0.008, rel=0.01), pytest.approx(0.0004, rel=0.01))
+
+
+def test_rows_have_a_curve_from_three_kinds_of_blocks_on():
+    kinds = [(0.010, 1.0, 0.0), (0.013, 4.0, 0.0), (0.014, 8.0, 0.0)]
+    assert fit_curve(kinds[:2], 0.009, 0.0) == ()
+    curve = dict(fit_curve([*kinds, (0.0132, 4.1, 0.0)], 0.009, 0.0))
+    assert curve == pytest.approx({1.0: 0.001, 4.05: 0.0041, 8.0: 0.005})
+    steps = Steps(0.009, 0.0005, rows=tuple(curve.items()))
+    assert steps.write_s(2.5, 0) < 0.5 * (steps.write_s(1, 0) + steps.write_s(4, 0)) + 1e-4
+    assert steps.write_s(10, 0) == pytest.approx(0.014 + 2 * 0.0005)  # beyond, the line goes on
+    assert steps.scaled(row=2.0).write_s(8, 0) == pytest.approx(0.009 + 0.010)
 
 
 def test_an_engine_that_is_not_modelled_is_refused():

@@ -1,0 +1,164 @@
+"""The blocks that benchmarks/planner.py is held to: which models, asked what, and how one of them is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from lab.measure.planner.calibration import Measured
+from lab.measure.records import Requests, Window
+from lab.measure.summary import summarize
+from lab.run import planning, results, runner
+from lab.run.bench import Bench, managed
+from lab.run.catalogue import single
+from lab.run.folder import RunFolder, new_run_id
+from lab.run.plan import Block
+from lab.spec import Batching, ClosedLoop, ModelSpec, Poisson, Workload
+
+WARMUP_S = 0.5
+Rates = dict[str, float]
+"""Requests a second by name, as the latest calibration round measured them."""
+
+
+@dataclass(frozen=True)
+class Asks:
+    """A block: which model, in an open loop at `rate` of the rates so far, or `users` of a closed one."""
+
+    label: str
+    model: ModelSpec
+    rate: Callable[[Rates], float] | None = None
+    users: int | None = None
+    fitted: bool = True
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`calibrating` blocks make a round, whose closed loops give the rates that are named like them; `held_out` blocks
+    are measured twice each. A round comes after every `every` pairs."""
+
+    name: str
+    calibrating: tuple[Asks, ...]
+    held_out: tuple[Asks, ...]
+    seconds: float
+    held_seconds: float
+    every: int = 1
+    workload: Mapping[str, object] = field(default_factory=dict)
+
+
+def digits() -> Plan:
+    alone = ModelSpec(name="digits_alone", family="digits")
+    whole = ModelSpec(name="digits_whole", family="digits", batching=Batching(max_batch_size=32))
+    late = Batching(max_batch_size=32, max_queue_delay_us=2000)
+    small = Batching(max_batch_size=8, max_queue_delay_us=1000)
+    return Plan(
+        "digits",
+        (
+            Asks("alone", alone, users=4),
+            Asks("alone, light", alone, lambda rates: 0.2 * rates["alone"]),
+            Asks("whole", whole, users=32),
+            Asks("whole, light", whole, lambda rates: 0.5 * rates["alone"]),
+            Asks("whole, heavy", whole, lambda rates: 0.55 * rates["whole"]),
+        ),
+        (
+            Asks("alone at 50 %", alone, lambda rates: 0.5 * rates["alone"]),
+            Asks("alone at 70 %", alone, lambda rates: 0.7 * rates["alone"]),
+            Asks("batches of 32 at 35 %", whole, lambda rates: 0.35 * rates["whole"]),
+            Asks("batches of 32 at 70 %", whole, lambda rates: 0.7 * rates["whole"]),
+            Asks("delay 2 ms", _named(alone, "digits_late", late), lambda rates: 0.8 * rates["alone"], fitted=False),
+            Asks(
+                "batches of 8, 1 ms", _named(alone, "digits_small", small), lambda rates: rates["alone"], fitted=False
+            ),
+        ),
+        seconds=2.5,
+        held_seconds=4.0,
+    )
+
+
+def sleeper() -> Plan:
+    alone = ModelSpec(name="sleeper_alone", family="sleeper")
+    whole = ModelSpec(name="sleeper_whole", family="sleeper", batching=Batching(max_batch_size=8))
+    late = Batching(max_batch_size=4, max_queue_delay_us=5000)
+    return Plan(
+        "sleeper",
+        (
+            Asks("alone", alone, users=4),
+            Asks("alone, light", alone, lambda rates: 0.2 * rates["alone"]),
+            Asks("whole", whole, users=16),
+        ),
+        (
+            Asks("alone at 50 %", alone, lambda rates: 0.5 * rates["alone"]),
+            Asks("alone at 70 %", alone, lambda rates: 0.7 * rates["alone"]),
+            Asks("alone at 80 %", alone, lambda rates: 0.8 * rates["alone"]),
+            Asks("batches of 8 at 60 %", whole, lambda rates: 0.6 * rates["whole"]),
+            Asks("batches of 4, 5 ms", _named(alone, "sleeper_late", late), lambda rates: rates["alone"], fitted=False),
+        ),
+        seconds=2.5,
+        held_seconds=4.0,
+        every=2,
+        workload={"sleep_s": (0.004,)},
+    )
+
+
+def language_model() -> Plan:
+    shape = {"family": "llm", "max_batch_size": 8, "max_request_tokens": 128}
+    plain = ModelSpec(name="llm_bf16", precision="bf16", **shape)
+    eight = ModelSpec(name="llm_int8", precision="int8", **shape)
+    return Plan(
+        "language model",
+        (Asks("one", plain, users=1), Asks("some", plain, users=3), Asks("full", plain, users=8)),
+        (
+            Asks("bf16 at 45 %", plain, lambda rates: 0.45 * rates["full"]),
+            Asks("bf16 at 70 %", plain, lambda rates: 0.7 * rates["full"]),
+            Asks("int8 from bf16, 50 %", eight, lambda rates: 0.5 * rates["full"], fitted=False),
+            Asks("int8 from bf16, 80 %", eight, lambda rates: 0.8 * rates["full"], fitted=False),
+        ),
+        seconds=5.0,
+        held_seconds=11.0,
+        workload={"prompt_tokens": 16, "output_tokens": (8, 32)},
+    )
+
+
+def _named(model: ModelSpec, name: str, batching: Batching) -> ModelSpec:
+    return model.model_copy(update={"name": name, "batching": batching})
+
+
+class Blocks:
+    """Measures one block after the other into a run folder, each once it is asked for."""
+
+    def __init__(self, folder: RunFolder, bench: Bench, plan: Plan) -> None:
+        self._folder, self._bench, self._plan = folder, bench, plan
+        self._number = 0
+
+    def measure(self, asks: Asks, seconds: float, rates: Rates, seed: int) -> Measured:
+        number, self._number = self._number, self._number + 1
+        rate = None if asks.rate is None else asks.rate(rates)
+        arrival = ClosedLoop(concurrency=asks.users or 1) if rate is None else Poisson(rate_rps=rate)
+        workload = Workload(
+            arrival=arrival, duration_s=seconds + WARMUP_S, warmup_s=WARMUP_S, seed=seed, **self._plan.workload
+        )
+        self._bench.block(number, Block("cell", 0, 0, asks.model, workload), on_tick=lambda phase, progress: None)
+        start = next(e for e in self._folder.events() if e["kind"] == "block_start" and e["block"] == number)
+        requests = Requests.from_table(self._folder.read("requests"), block=number)
+        window = Window(start["start_ns"], start["measured_from_ns"], start["end_ns"])
+        delta = results.delta(self._folder.read("server"), asks.model.name, window)
+        closed = asks.users is not None
+        summary = summarize(requests, window=window, planned=None, slo=None, server=delta, closed_loop=closed)
+        if summary.error_fraction:
+            raise SystemExit(f"{asks.label}: requests failed: {[problem.text for problem in summary.problems]}")
+        return planning.block(requests, window, workload, asks.model, summary, number, asks.label)
+
+
+@contextmanager
+def measuring(plan: Plan) -> Iterator[Blocks]:
+    first = plan.calibrating[0].model
+    experiment = single(
+        {"name": first.name, "family": first.family}, {"arrival": {"kind": "closed", "concurrency": 1}, "duration_s": 1}
+    )
+    folder = runner.create(experiment, new_run_id("planner"), quick=False, settings=[], url=None)
+    folder.set_status(state="running", phase="running", progress=0.0)
+    with managed(folder) as server, Bench(folder, server, workers=1, cells=1, stopped=lambda: False) as bench:
+        for model in {asks.model.name: asks.model for asks in (*plan.calibrating, *plan.held_out)}.values():
+            bench.put(model)
+        yield Blocks(folder, bench, plan)
+    folder.set_status(state="done", phase="", progress=1.0)
