@@ -23,6 +23,7 @@ from lab.load.recorder import NEVER_SENT, Recorder
 from lab.load.schedule import share
 from lab.load.targets import INVALID, Generated, Target
 from lab.load.timetable import Timetable
+from lab.load.turns import Turns
 from lab.measure.records import CANCELLED, ERROR, OK, TIMEOUT, Int64s
 
 BURST = 64
@@ -36,7 +37,8 @@ now = time.perf_counter_ns
 class Driver:
     """Worker k of n has the requests k, k + n, k + 2n …; its j-th carries `messages[j]`, starting over at their end.
 
-    Give `done` to the target, then the target to `start`, and await `over`. Subclasses say what is sent when.
+    `sequences[j]` is the sequence of `messages[j]`, where they belong to some (lab/load/turns.py). Give `done` to the
+    target, then the target to `start`, and await `over`. Subclasses say what is sent when.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Driver:
         timeout_s: float,
         messages: Sequence[Any],
         recorder: Recorder,
+        sequences: Sequence[int] = (),
         worker: int = 0,
         workers: int = 1,
     ) -> None:
@@ -57,6 +60,7 @@ class Driver:
         self._timeout_ns = round(timeout_s * 1e9)
         self._too_late = f"no answer within {timeout_s:g} s"
         self._messages = messages
+        self._turns = Turns(sequences, workers)
         self._recorder = recorder
         self._worker, self._workers = worker, workers
         self._next = worker  # number of the next request
@@ -108,11 +112,22 @@ class Driver:
         if self.invalid is not None:
             self.cancel()
         else:
+            if self._turns:
+                self._send_following(number)
             self._after(arrived_ns)
 
     def _send(self, number: int, due_ns: int) -> None:
+        if self._turns and not self._turns.take(number, due_ns):
+            return
         self._in_flight[number] = (due_ns, now())
         self._target.send(number, self._messages[number // self._workers % len(self._messages)])
+
+    def _send_following(self, number: int) -> None:
+        """What waited for request `number` of its sequence."""
+        following = self._turns.ended(number)
+        if following is not None:
+            self._send(*following)
+            self._in_flight = dict(sorted(self._in_flight.items(), key=lambda item: item[1]))  # oldest first
 
     def _after(self, at_ns: int) -> None:
         """A request that was in flight has ended at `at_ns`."""
@@ -123,7 +138,7 @@ class Driver:
         raise NotImplementedError
 
     def _waiting(self) -> deque[tuple[int, int]]:
-        """(number, due_ns) of arrivals that wait in the client, oldest first."""
+        """(number, due_ns) of arrivals that wait in the client for a place, oldest first."""
         return deque()
 
     def _limit_at(self, at_ns: int) -> None:
@@ -137,11 +152,12 @@ class Driver:
             self._after(at_ns)
         if not self.over.done():
             oldest_ns, _ = next(iter(self._in_flight.values()), (at_ns, 0))
-            waiting = self._waiting()
-            self._limit_at(min(oldest_ns, waiting[0][1] if waiting else at_ns) + self._timeout_ns)
+            waiting = [queue[0][1] for queue in (self._waiting(), self._turns.held) if queue]
+            self._limit_at(min(oldest_ns, *waiting, at_ns) + self._timeout_ns)
 
     def _give_up(self, due_until_ns: int, outcome: int, detail: str, at_ns: int) -> int:
-        """Record the unanswered requests that were due until then as ended; how many of them had been sent."""
+        """Record the unanswered requests that were due until then as ended; how many of them had been sent, or had
+        waited for their turn in a sequence."""
         old = []
         for number, (due_ns, _) in self._in_flight.items():
             if due_ns > due_until_ns:
@@ -150,10 +166,14 @@ class Driver:
         for number in old:
             times = self._in_flight.pop(number)
             self._recorder.add(number, *times, at_ns, outcome, detail, self._target.cancel(number))
-        waiting = self._waiting()
-        while waiting and waiting[0][1] <= due_until_ns:
-            self._never_sent(*waiting.popleft(), at_ns, outcome, detail)
-        return len(old)
+        held = len(self._turns.held)
+        for queue in (self._waiting(), self._turns.held):
+            while queue and queue[0][1] <= due_until_ns:
+                self._never_sent(*queue.popleft(), at_ns, outcome, detail)
+        held -= len(self._turns.held)
+        for number in old if self._turns else ():
+            self._send_following(number)
+        return len(old) + held
 
     def _never_sent(self, number: int, due_ns: int, at_ns: int, outcome: int, detail: str) -> None:
         self._recorder.add(number, due_ns, NEVER_SENT, at_ns, outcome, f"never sent, {detail}")
@@ -226,7 +246,7 @@ class OpenLoop(Driver):
             self._finish_when_idle()
 
     def _after(self, at_ns: int) -> None:
-        if self._backlog:
+        if self._backlog and (self._cap is None or len(self._in_flight) < self._cap):
             self._send(*self._backlog.popleft())
         elif not self._in_flight:
             self._finish_when_idle()

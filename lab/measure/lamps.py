@@ -51,7 +51,7 @@ def _conservation(s: Mapping[str, Any]) -> Lamp:
     lost = s["sent"] - ended
     if s["planned"] is not None and s["dropped"] is not None:
         lost += s["planned"] - s["sent"] - s["dropped"]
-    text = f"{format_count(s['sent'])} sent, {format_count(ended)} ended"
+    text = f"{format_count(s['sent'])} sent in the whole block, warm-up included, {format_count(ended)} ended"
     return Lamp("conservation", "on" if lost == 0 else "off", text)
 
 
@@ -63,7 +63,13 @@ def _server(s: Mapping[str, Any]) -> Lamp:
     wrong = next((p for p in s.get("problems", ()) if p["code"] == "server_count_mismatch"), None)
     if wrong is not None:
         return Lamp("server", "off", wrong["text"])
-    return Lamp("server", "on", f"the server counted {format_count(counted)} successes")
+    rate, window_s = s.get("throughput_rps"), s.get("window_s")
+    own = (
+        ""
+        if rate is None or window_s is None
+        else f", the client {format_count(round(rate * window_s))} that ended then"
+    )
+    return Lamp("server", "on", f"in the measured window the server counted {format_count(counted)} successes{own}")
 
 
 def told(summaries: Sequence[Mapping[str, Any]]) -> str:

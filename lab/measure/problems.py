@@ -260,10 +260,16 @@ def _server_mismatch(s: Summary, facts: Facts) -> Iterator[Problem]:
     if low <= counted <= high:
         return
     if counted > high:
-        text = f"Triton answered {format_count(counted)} requests, the client sent at most {format_count(high)}."
+        text = (
+            f"In the measured window Triton answered {format_count(counted)} requests, of which the client sent at "
+            f"most {format_count(high)}."
+        )
         remedy = "Somebody else uses this model: measure on a server of your own."
     else:
-        text = f"Triton counted {format_count(counted)} successes, the client at least {format_count(low)}."
+        text = (
+            f"In the measured window Triton counted {format_count(counted)} successes, the client at least "
+            f"{format_count(low)}."
+        )
         remedy = "Read the server's figures with care: they miss requests, or belong to another model."
     yield Problem("server_count_mismatch", text, remedy, False)
 

@@ -6,14 +6,16 @@ Both clocks are CLOCK_MONOTONIC of one machine, so the stamps of a request are o
     COMPUTE_INPUT_END ─ compute ─ COMPUTE_OUTPUT_START ─ output ─ COMPUTE_END ─ … REQUEST_END ─ network ─ done
 
 Requests whose computing began at one moment were one batch. Queue times are of each request, so their percentiles are
-true ones; Triton's counters give a mean alone. A trace that lacks stamps, or whose request the client does not know,
-is left out and counted.
+true ones; Triton's counters give a mean alone. A trace that lacks stamps, whose request the client does not know, or
+whose stamps do not lie between the client's own (a number of an earlier block, say) is left out and counted, and so is
+a file that breaks off; `gaps` says it in a sentence.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +24,8 @@ import numpy as np
 from lab.measure.pace import Floats
 from lab.measure.percentile import needed, percentile
 from lab.measure.records import Int64s
+from lab.measure.words import format_count, format_fraction, plural
+from lab.measure.words import join as listed
 
 STAMPS = (
     "REQUEST_START",
@@ -35,12 +39,25 @@ STAMPS = (
 PARTS = ("client", "network", "frontend", "queue", "input", "compute", "output")
 """Of a request's latency, in the order in which they come; `network` is both ways, and what no stamp covers."""
 SHOWN = (0.5, 0.9, 0.95, 0.99)
+ENOUGH = 0.95
+"""Of the measured answers; with fewer traced, those that are may be of one kind."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """`stamps`: of each request number, ns in the order of STAMPS. `lacking`: how many traces lack which stamp;
+    `broken`: files that break off."""
+
+    stamps: Mapping[int, tuple[int, ...]]
+    lacking: Mapping[str, int]
+    broken: int
 
 
 @dataclass(frozen=True)
 class Joined:
     """n requests. `request` is the number in the block's schedule; `stamps` has shape (n, 7), ns, in the order of
-    STAMPS. `unmatched` counts traces without a record, and `of` the records that might have had one."""
+    STAMPS. `unmatched` counts traces without a record, `strange` those whose stamps are not between the client's, and
+    `of` the records that might have had one."""
 
     request: Int64s
     due_ns: Int64s
@@ -49,6 +66,7 @@ class Joined:
     stamps: Int64s
     unmatched: int
     of: int
+    strange: int = 0
 
     def __len__(self) -> int:
         return len(self.request)
@@ -81,31 +99,55 @@ class Joined:
         return np.asarray(number, dtype=np.int64)
 
 
-def read_traces(texts: Iterable[str], model: str) -> dict[int, tuple[int, ...]]:
-    """{request number: stamps} of `model` from the texts of trace files. A text that is cut, and a trace that lacks a
-    stamp or whose request has no number, is left out."""
+def read_traces(texts: Iterable[str], model: str) -> Read:
+    """The traces of `model` in the texts of trace files; those whose request has no number are somebody else's. Of a
+    text that is cut the whole entries are read."""
     events: dict[int, dict[str, Any]] = {}
+    broken = 0
     for text in texts:
-        try:
-            written = json.loads(text)
-        except ValueError:
-            continue
-        for entry in written if isinstance(written, list) else ():
+        entries = list(_entries(text))
+        broken += entries[-1:] == [None]
+        for entry in entries:
             if isinstance(entry, dict) and "id" in entry:
                 one = events.setdefault(entry["id"], {"stamps": {}})
                 one.update({key: entry[key] for key in ("model_name", "request_id") if key in entry})
                 one["stamps"].update({t["name"]: int(t["ns"]) for t in entry.get("timestamps", ())})
-    found = {}
+    found: dict[int, tuple[int, ...]] = {}
+    lacking: Counter[str] = Counter()
     for one in events.values():
         number, stamps = str(one.get("request_id", "")), one["stamps"]
-        if one.get("model_name") == model and number.isdecimal() and all(name in stamps for name in STAMPS):
+        if one.get("model_name") != model or not number.isdecimal():
+            continue
+        missing = [name for name in STAMPS if name not in stamps]
+        lacking.update(missing)
+        if not missing:
             found[int(number)] = tuple(stamps[name] for name in STAMPS)
-    return found
+    return Read(found, dict(lacking), broken)
+
+
+def _entries(text: str) -> Iterator[Any]:
+    """The entries of a JSON list; a last one that is None says that the list breaks off."""
+    try:
+        written = json.loads(text)
+        yield from written if isinstance(written, list) else ()
+        return
+    except ValueError:
+        pass
+    decoder, at = json.JSONDecoder(), 0
+    while (at := text.find("{", at)) >= 0:
+        try:
+            entry, at = decoder.raw_decode(text, at)
+        except ValueError:
+            break
+        yield entry
+    yield None
 
 
 def join(records: Mapping[int, tuple[int, int, int]], traces: Mapping[int, tuple[int, ...]]) -> Joined:
     """`records`: {request number: (due_ns, sent_ns, done_ns)} of successes of one block."""
-    both = sorted(set(records) & set(traces))
+    known = set(records) & set(traces)
+    # Up to COMPUTE_START: an answer may be here before the server takes its last stamps.
+    both = sorted(n for n in known if records[n][1] <= traces[n][0] and traces[n][2] <= records[n][2])
     client = np.array([records[n] for n in both], np.int64).reshape(-1, 3)
     stamps = np.array([traces[n] for n in both], np.int64).reshape(-1, len(STAMPS))
     return Joined(
@@ -116,6 +158,23 @@ def join(records: Mapping[int, tuple[int, int, int]], traces: Mapping[int, tuple
         stamps=stamps,
         unmatched=len(set(traces) - set(records)),
         of=len(records),
+        strange=len(known) - len(both),
+    )
+
+
+def gaps(joined: Joined, read: Read) -> str:
+    """Why fewer than ENOUGH of the answers are traced, as far as it is known; "" when enough are."""
+    if not joined.of or len(joined) >= ENOUGH * joined.of:
+        return ""
+    why = [f"{plural(count, 'trace')} without {name}" for name, count in read.lacking.items()]
+    why += [f"{plural(joined.strange, 'trace')} whose stamps are not the request's"] if joined.strange else []
+    breaks = "breaks" if read.broken == 1 else "break"
+    why += [f"{plural(read.broken, 'file')} that {breaks} off"] if read.broken else []
+    told = f": {listed(why)}" if why else ", and Triton wrote nothing of the others"
+    share = format_fraction(len(joined) / joined.of)
+    return (
+        f"{format_count(len(joined))} of {format_count(joined.of)} measured answers ({share}) are traced{told}. The "
+        "parts of latency are of those alone."
     )
 
 

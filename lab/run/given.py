@@ -242,7 +242,7 @@ def notes(described: Described, wishes: Wishes, given: Given) -> list[str]:
         how = "" if wishes.sequence_length else "; --sequence-length says otherwise"
         said.append(
             f"Sequences of {given.sequence_length} requests, {given.open_sequences} under way at a time{how}. "
-            "Their ids start at 1: nobody else may use the model meanwhile."
+            "Each sends its next once it has its answer. Their ids start at 1: nobody else may use the model meanwhile."
         )
     if given.decoupled:
         said.append("An answer counts once its last response is here; how many responses it had is not counted.")

@@ -12,7 +12,7 @@ from lab.measure.pace import Floats
 from lab.measure.planner.service import Service
 from lab.measure.planner.simulator import Rules, simulate
 from lab.measure.records import OK
-from lab.measure.trace import Joined
+from lab.measure.trace import Joined, Read
 from lab.run.folder import RunFolder
 
 SLOWEST = 5
@@ -26,11 +26,17 @@ def blocks(folder: RunFolder) -> list[int]:
 
 def joined(folder: RunFolder, block: int) -> Joined | None:
     """The block's measured requests that were answered and traced; None when it has no traces."""
+    found = _joined(folder, block)
+    return None if found is None else found[0]
+
+
+def _joined(folder: RunFolder, block: int) -> tuple[Joined, Read] | None:
+    """The same, and what was read of the files."""
     start = next((e for e in folder.events() if e["kind"] == "block_start" and e["block"] == block), None)
     files = sorted((folder.path / f"traces-{block}").glob("*"))
     if start is None or not files:
         return None
-    traces = trace.read_traces((path.read_text(errors="replace") for path in files), start["model"]["name"])
+    read = trace.read_traces((path.read_text(errors="replace") for path in files), start["model"]["name"])
     table = folder.read("requests")
     columns = [np.asarray(table[name].fill_null(-1)) for name in ("block", "request", "due_ns", "sent_ns", "done_ns")]
     outcome = table["outcome"].to_numpy()
@@ -39,17 +45,18 @@ def joined(folder: RunFolder, block: int) -> Joined | None:
         int(n): (int(due), int(sent), int(done))
         for n, due, sent, done in zip(*(c[own] for c in columns[1:]), strict=True)
     }
-    warm = {n: stamps for n, stamps in traces.items() if n in records}
-    return trace.join(records, warm)
+    warm = {n: stamps for n, stamps in read.stamps.items() if n in records}
+    return trace.join(records, warm), read
 
 
 def told(folder: RunFolder) -> dict[str, Any] | None:
     """The document's "trace": parts of latency with true percentiles, and the slowest requests, of the last traced
     block; None for a run without."""
     numbers = blocks(folder)
-    found = joined(folder, numbers[-1]) if numbers else None
-    if found is None or not len(found):
+    both = _joined(folder, numbers[-1]) if numbers else None
+    if both is None:
         return None
+    found, read = both
     slow = [
         {**vars(one), "parts_s": dict(one.parts_s), "waited_for": one.waited_for}
         for one in trace.slowest(found, SLOWEST)
@@ -58,6 +65,7 @@ def told(folder: RunFolder) -> dict[str, Any] | None:
         "block": numbers[-1],
         "traced": len(found),
         "of": found.of,
+        "gaps": trace.gaps(found, read),
         "parts": trace.percentiles(found),
         "slowest": slow,
     }

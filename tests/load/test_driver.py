@@ -375,3 +375,56 @@ def test_one_silent_request_of_many_does_not_hold_the_others_up(tmp_path: Path) 
     block = Block(tmp_path, OpenLoop, target, schedule=at(*range(0, 200, 10)), timeout_s=0.3)
     assert list(np.flatnonzero(block.outcome == TIMEOUT)) == [3]
     assert set(np.delete(block.outcome, 3)) == {OK}
+
+
+class Orderly(ScriptedTarget):
+    """Says which sequence had two requests under way together: those of the message "3b" belong to the sequence 3."""
+
+    def __init__(self, seconds: float | None) -> None:
+        super().__init__(seconds)
+        self.together: list[str] = []
+        self.order: list[str] = []
+
+    def send(self, number: int, message: Any) -> None:
+        busy = [other for other in (*self.at_work, *self.queue) if dict(self.sent)[other][0] == message[0]]
+        self.together += [message for _ in busy]
+        self.order.append(message)
+        super().send(number, message)
+
+
+SEQUENCES: dict[str, Any] = {"messages": ["1a", "2a", "1b", "2b", "1c", "2c"], "sequences": [1, 2, 1, 2, 1, 2]}
+
+
+@pytest.mark.parametrize("users", [2, 5])
+def test_a_sequence_has_one_request_under_way_however_many_users(tmp_path: Path, users: int) -> None:
+    target = Orderly(0.004)
+    block = Block(tmp_path, ClosedLoop, target, users=users, **SEQUENCES)
+    assert target.together == [] and len(target.order) > 20
+    for sequence in "12":
+        own = [message for message in target.order if message[0] == sequence]
+        assert own == [f"{sequence}{'abc'[n % 3]}" for n in range(len(own))]
+    assert set(block.outcome) == {OK} and list(block.request) == list(range(len(block.request)))
+
+
+def test_the_wait_for_a_turn_is_part_of_the_latency(tmp_path: Path) -> None:
+    target = Orderly(0.02)
+    block = Block(tmp_path, OpenLoop, target, schedule=at(0, 0, 0, 0, 0, 0), **SEQUENCES)
+    assert target.together == [] and block.latency_ms[4] >= 60 and block.latency_ms[5] >= 60
+
+
+def test_who_waits_for_a_turn_is_given_up_in_time(tmp_path: Path) -> None:
+    target = Orderly(None)
+    block = Block(tmp_path, OpenLoop, target, schedule=at(0, 0, 0, 100, 100, 100), timeout_s=0.15, **SEQUENCES)
+    assert list(block.outcome) == [TIMEOUT] * 6 and block.latency_ms.max() < 150 + 1000 * GRACE_S
+    # Those that were due together end together; then the next of each sequence has its turn.
+    assert target.order == ["1a", "2a", "1c", "2b"]
+    assert block.sent.tolist() == [True, True, False, True, True, False]
+
+
+def test_a_stop_ends_who_waits_for_a_turn_too(tmp_path: Path) -> None:
+    async def stop(driver: Driver, _: int) -> None:
+        await asyncio.sleep(0.05)
+        driver.cancel()
+
+    block = Block(tmp_path, ClosedLoop, Orderly(None), users=5, meanwhile=stop, **SEQUENCES)
+    assert list(block.outcome) == [CANCELLED] * 5 and block.sent.tolist() == [True, True, False, False, False]

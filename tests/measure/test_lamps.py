@@ -37,6 +37,18 @@ def test_an_honest_block_lights_what_can_be_checked() -> None:
     assert told([block()]) == "Checks that hold: Little's law and no request lost."
 
 
+def test_counts_name_the_window_that_they_cover() -> None:
+    """Of a block of 5 s, 100 req/s, with a second of warm-up: 500 are sent, 400 end in the window."""
+    due = (np.arange(500) * 0.01 * SECOND).astype(np.int64)
+    requests = Requests(due, due, due + SECOND // 50, np.zeros(500, np.uint8))
+    summary = summarize(requests, window=Window(0, SECOND, 5 * SECOND), planned=500, slo=None).to_dict()
+    texts = {lamp.code: lamp.text for lamp in lamps({**summary, "server_success_delta": 401})}
+    assert texts["conservation"] == "500 sent in the whole block, warm-up included, 500 ended"
+    assert texts["server"] == (
+        "in the measured window the server counted 401 successes, the client 400 that ended then"
+    )
+
+
 @pytest.mark.parametrize(
     ("code", "wrong"),
     [

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from lab.measure.trace import STAMPS, join, of_request, percentiles, read_traces, slowest
+from lab.measure.trace import STAMPS, gaps, join, of_request, percentiles, read_traces, slowest
 
 MS = 1_000_000
 
@@ -33,14 +33,14 @@ RECORDS = {0: (0, 1 * MS, 21 * MS), 1: (3 * MS, 3 * MS, 21 * MS), 2: (4 * MS, 5 
 
 
 def test_parts_add_up_to_the_latency() -> None:
-    joined = join(RECORDS, read_traces([text(TRACES)], "digits"))
+    joined = join(RECORDS, read_traces([text(TRACES)], "digits").stamps)
     parts = joined.parts_s
     assert [round(1e3 * parts[name][0]) for name in parts] == [1, 3, 1, 7, 1, 7, 1]
     assert sum(parts.values()) == pytest.approx(joined.latency_s)
 
 
 def test_batch_mates_and_what_a_request_waited_for() -> None:
-    joined = join(RECORDS, read_traces([text(TRACES)], "digits"))
+    joined = join(RECORDS, read_traces([text(TRACES)], "digits").stamps)
     assert joined.batch.tolist() == [0, 0, 1]
     last = of_request(joined, 2)
     assert last.mates == () and last.ahead == ((0.006, 0.015, 2),)
@@ -54,10 +54,40 @@ def test_batch_mates_and_what_a_request_waited_for() -> None:
 def test_what_is_cut_or_strange_is_left_out_and_counted() -> None:
     cut = text({3: TRACES[0]})[:-20]
     stranger = json.dumps([{"id": 1, "model_name": "digits", "request_id": "somebody"}, {"id": 1, "timestamps": []}])
-    traces = read_traces([text(TRACES), cut, stranger, text({7: TRACES[2]}), text({0: TRACES[0]}, "other")], "digits")
-    assert sorted(traces) == [0, 1, 2, 7]
-    joined = join({**RECORDS, 5: (0, 0, 1)}, traces)
-    assert (len(joined), joined.unmatched, joined.of) == (3, 1, 4)
+    read = read_traces([text(TRACES), cut, stranger, text({7: TRACES[2]}), text({0: TRACES[0]}, "other")], "digits")
+    assert sorted(read.stamps) == [0, 1, 2, 7]
+    assert (read.lacking, read.broken) == ({"REQUEST_END": 1}, 1)
+    joined = join({**RECORDS, 5: (0, 0, 1)}, read.stamps)
+    assert (len(joined), joined.unmatched, joined.of, joined.strange) == (3, 1, 4, 0)
+    assert gaps(joined, read) == (
+        "3 of 4 measured answers (75 %) are traced: 1 trace without REQUEST_END and 1 file that breaks off. The parts "
+        "of latency are of those alone."
+    )
+
+
+def test_of_a_file_that_breaks_off_the_whole_traces_are_kept() -> None:
+    whole = text(TRACES)
+    for length in range(len(whole)):
+        read = read_traces([whole[:length]], "digits")
+        assert read.broken == 1 and set(read.stamps) <= set(TRACES)
+        assert all(read.stamps[n] == tuple(at * MS for at in TRACES[n]) for n in read.stamps)
+    assert len(read.stamps) == 3  # all but the bracket at the end
+
+
+def test_stamps_of_an_earlier_block_are_not_a_requests_own() -> None:
+    """Numbers begin anew in each block, so a trace that was written late may have a number of this one."""
+    early = {1: [at - 30 for at in TRACES[1]]}
+    read = read_traces([text({**TRACES, **early})], "digits")
+    joined = join(RECORDS, read.stamps)
+    assert joined.request.tolist() == [0, 2] and joined.strange == 1
+    assert "1 trace whose stamps are not the request's" in gaps(joined, read)
+
+
+def test_nearly_all_traced_is_enough() -> None:
+    traces = dict.fromkeys(range(100), TRACES[0])
+    records = dict.fromkeys(range(101), RECORDS[0])
+    read = read_traces([text(traces)], "digits")  # type: ignore[arg-type]
+    assert gaps(join(records, read.stamps), read) == ""
 
 
 def test_queue_percentiles_are_true_ones_and_withheld_below_their_count() -> None:
@@ -65,7 +95,7 @@ def test_queue_percentiles_are_true_ones_and_withheld_below_their_count() -> Non
     queue = rng.integers(1, 50, 500)
     traces = {n: [2, 3, 3 + int(q), 60, 61, 62, 63] for n, q in enumerate(queue)}
     records = dict.fromkeys(traces, (0, 1 * MS, 64 * MS))
-    found = percentiles(join(records, read_traces([text(traces)], "digits")))
+    found = percentiles(join(records, read_traces([text(traces)], "digits").stamps))
     assert found["queue"]["p99"] == pytest.approx(np.quantile(queue, 0.99) / 1e3)
-    few = percentiles(join(RECORDS, read_traces([text(TRACES)], "digits")))
+    few = percentiles(join(RECORDS, read_traces([text(TRACES)], "digits").stamps))
     assert few["queue"]["p99"] is None and few["queue"]["mean"] == pytest.approx((7 + 5 + 12) / 3e3)
