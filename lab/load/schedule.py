@@ -10,14 +10,14 @@ somebody else picks.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from lab.errors import InputError
 from lab.measure.records import Int64s
-from lab.spec import Arrival, ClosedLoop, Constant, Gamma, Trace
+from lab.spec import Arrival, ClosedLoop, Constant, Gamma, Steps, Trace
 
 CHUNK = 4096
 """Most arrivals drawn at once, but for a trace, which is read whole: about 0.1 ms of work."""
@@ -42,6 +42,9 @@ def chunks(arrival: Arrival, duration_s: float, seed: int) -> Iterator[Int64s]:
         all_s: Iterator[np.ndarray] = iter([_trace(arrival.path)])
     elif isinstance(arrival, ClosedLoop):
         raise InputError("arrival closed: users decide when they ask, so there is no schedule")
+    elif isinstance(arrival, Steps):
+        check_rate(max(arrival.rates_rps))
+        all_s = _stairs(arrival.rates_rps, arrival.step_s, np.random.default_rng(seed))
     elif arrival.rate_rps is None:
         raise InputError(f"arrival {arrival.kind}: saturation_fraction must be turned into rate_rps first")
     else:
@@ -89,6 +92,13 @@ def _renewals(rate_rps: float, cv: float, random: np.random.Generator) -> Iterat
         times_s = np.cumsum(gaps_s)
         last_s = times_s[-1]
         yield times_s
+
+
+def _stairs(rates_rps: Sequence[float], step_s: float, random: np.random.Generator) -> Iterator[np.ndarray]:
+    """Arrival times in s, step by step without end: in each as many as Poisson draws, evenly spread."""
+    for number in itertools.count():
+        rate_rps = rates_rps[number % len(rates_rps)]
+        yield (number + np.sort(random.random(random.poisson(rate_rps * step_s)))) * step_s
 
 
 def _trace(path: str) -> np.ndarray:

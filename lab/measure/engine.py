@@ -28,6 +28,7 @@ COUNTERS = {
     "engine_batch_mean": "engine_output_tokens",
     "step_mean_s": "engine_steps",
     "prefill_fraction": "engine_prefill_seconds",
+    "engine_busy_fraction": "engine_decode_seconds",
 }
 """Fields that come from the growth of counters, of which this is one."""
 NO_ENGINE = "the model reports no engine counters"
@@ -35,10 +36,13 @@ IDLE = "the engine computed nothing in the window"
 
 
 def engine_figures(
-    readings: Sequence[Mapping[str, float]], grown: Mapping[str, float], missing: Mapping[str, str]
+    readings: Sequence[Mapping[str, float]],
+    grown: Mapping[str, float],
+    missing: Mapping[str, str],
+    seconds: float | None = None,
 ) -> tuple[EngineFields, dict[str, str]]:
     """(figures, {field: why it is None}). `readings`: each scrape of the window; `grown`: how much each counter grew
-    over it; `missing`: why a gauge or counter gave no value."""
+    over `seconds`; `missing`: why a gauge or counter gave no value."""
 
     def gauge(field: str, pick: Callable[[list[float]], float]) -> float | None:
         found = [reading[GAUGES[field]] for reading in readings if GAUGES[field] in reading]
@@ -66,6 +70,7 @@ def engine_figures(
         prefill_fraction=prefill_s / computed_s
         if prefill_s is not None and decode_s is not None and computed_s
         else None,
+        engine_busy_fraction=min(1.0, computed_s / seconds) if decode_s is not None and seconds else None,
     )
     sources = GAUGES | COUNTERS
     nothing = {field: source for field, source in sources.items() if getattr(figures, field) is None}

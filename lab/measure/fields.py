@@ -130,6 +130,7 @@ class EngineFields:
     engine_batch_mean                          answers that shared a step, mean over steps: tokens written ÷ steps
     step_mean_s                                seconds of decoding a step, whatever the number of requests in it
     prefill_fraction                           of the seconds that the engine computed, the share spent on prompts
+    engine_busy_fraction                       of the window the share in which the engine computed
     """
 
     engine_running_mean: float | None = None
@@ -145,6 +146,7 @@ class EngineFields:
     engine_batch_mean: float | None = None
     step_mean_s: float | None = None
     prefill_fraction: float | None = None
+    engine_busy_fraction: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

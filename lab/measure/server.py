@@ -77,7 +77,8 @@ def server_delta(table: pa.Table, model: str, from_ns: int, to_ns: int) -> Serve
         return None
     (grown, resets), (written, _) = _growth(list(used.values())), _growth(list(told.values()))
     inside = [scrape for t, scrape in sorted(scrapes.items()) if from_ns <= t <= to_ns]
-    engine, unread = engine_figures(inside or [scrapes[t] for t in (*used, *told)], written, reasons)
+    seconds = (max(told) - min(told)) / 1e9 if told else None
+    engine, unread = engine_figures(inside or [scrapes[t] for t in (*used, *told)], written, reasons, seconds)
     found = _interpret(grown, reasons, from_ns=min(used or told), to_ns=max(used or told), resets=resets)
     return replace(found, engine=engine, reasons=found.reasons | unread)
 

@@ -131,7 +131,7 @@ class Live:
             Requests.from_table(pa.concat_tables(self._block_rows)),
             window=window,
             planned=None,
-            slo=self._experiment.slo,
+            slo=parse(Workload, start["workload"]).slo or self._experiment.slo,
             server=delta(_since(self._server, window.measured_from_ns), start["model"]["name"], window),
             telemetry=between(_since(self._telemetry, window.start_ns), window.start_ns, now_ns),
             model=start["model"]["name"],

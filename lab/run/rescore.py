@@ -26,7 +26,7 @@ def against(folder: RunFolder, document: dict[str, Any], slo: Slo) -> dict[str, 
             f"run {folder.run_id}: only 1 in {recorded['requests_one_in']} requests of this recording is kept; "
             "allowed: its own objective"
         )
-    blocks = results.block_results(folder, experiment.model_copy(update={"slo": slo}))
+    blocks = results.block_results(folder, experiment, slo)
     if len(blocks) != len(document["cells"]):
         raise InputError(
             f"run {folder.run_id}: its records hold {len(blocks)} blocks, its figures are of another number"

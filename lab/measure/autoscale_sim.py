@@ -1,0 +1,153 @@
+"""What an autoscaler would have done: arrivals, service times and starts in, latencies and instances over time out.
+
+One queue, first come first served, in front of instances that each work on one request at a time, as Triton's default
+scheduler hands them out. While a change is on its way no other is begun, as on a server that loads one thing at a time:
+more instances serve once they are ready, fewer once the change is done, after the request that each has at hand. An
+instance is paid from when it was asked for until it is gone. Modelled, never measured; lab/run/scaler.py is the real
+thing, and benchmarks/patterns.py holds the two against each other.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lab.errors import InputError
+from lab.measure.autoscale import SAMPLE_S, Autoscaler, Sample
+from lab.measure.pace import Floats
+from lab.spec import Scaling
+
+LONGEST_DRAIN_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Change:
+    """Of the instances: asked for at `asked_s`, in force from `t_s` on."""
+
+    asked_s: float
+    t_s: float
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """One entry a request; seconds from the first arrival's clock. `instance_s`: instances × seconds that are paid,
+    until `end_s`."""
+
+    due_s: Floats
+    start_s: Floats
+    done_s: Floats
+    changes: tuple[Change, ...]
+    first: int
+    end_s: float
+    instance_s: float
+
+    @property
+    def latency_s(self) -> Floats:
+        return self.done_s - self.due_s
+
+    def steps(self) -> tuple[list[float], list[int]]:
+        """(times, instances from then on)."""
+        return [0.0, *(one.t_s for one in self.changes)], [self.first, *(one.after for one in self.changes)]
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Seconds that a change takes, of which one is drawn: `up_s` for more instances, `down_s` for fewer."""
+
+    up_s: Sequence[float]
+    down_s: Sequence[float] = (0.0,)
+
+    def draw(self, before: int, after: int, rng: np.random.Generator) -> float:
+        return float(rng.choice(np.asarray(self.up_s if after > before else self.down_s, float)))
+
+
+ARRIVES, DONE, CHANGED, LOOKS = range(4)  # at the same time, in this order
+
+
+def simulate(
+    due_s: Floats,
+    service_s: Floats,
+    starts: Starts,
+    *,
+    first: int,
+    rules: Scaling | None,
+    end_s: float,
+    outside_s: float = 0.0,
+    seed: int = 0,
+) -> Scaled:
+    """Serves all of `due_s` (ascending), each taking its own of `service_s` on an instance. `rules` None: the `first`
+    instances stay. `end_s`: until when the scaler works and is paid; `outside_s`: of an answer's time what is neither
+    queue nor work. InputError when nothing would ever be served."""
+    if first < 1 or len(service_s) != len(due_s):
+        raise InputError(f"first {first} instances, {len(service_s)} service times for {len(due_s)} requests")
+    rng = np.random.default_rng(seed)
+    scaler = None if rules is None else Autoscaler(rules)
+    n = len(due_s)
+    start, done = np.full(n, np.nan), np.full(n, np.nan)
+    waiting: deque[int] = deque()
+    events: list[tuple[float, int, int]] = [(float(due_s[0]), ARRIVES, 0)] if n else []
+    instances, busy, arrived, answered = first, 0, 0, 0
+    changes: list[Change] = []
+    asked: tuple[float, int] | None = None
+    next_decision_s = 0.0
+    if scaler is not None:
+        heapq.heappush(events, (0.0, LOOKS, 0))
+
+    def begin(now: float) -> None:
+        nonlocal busy
+        while waiting and busy < instances:
+            request = waiting.popleft()
+            busy += 1
+            start[request] = now
+            heapq.heappush(events, (now + float(service_s[request]), DONE, request))
+
+    while events:
+        now, kind, which = heapq.heappop(events)
+        if kind == ARRIVES:
+            waiting.append(which)
+            arrived += 1
+            if which + 1 < n:
+                heapq.heappush(events, (float(due_s[which + 1]), ARRIVES, which + 1))
+        elif kind == DONE:
+            done[which] = now + outside_s
+            busy -= 1
+            answered += 1
+        elif kind == CHANGED and asked is not None:
+            changes.append(Change(asked[0], now, instances, which))
+            instances, asked = which, None
+        elif kind == LOOKS and scaler is not None and now < end_s:
+            scaler.observe(Sample(now, busy + len(waiting), len(waiting), arrived))
+            if now >= next_decision_s and asked is None:
+                next_decision_s = now + scaler.rules.tick_s
+                wanted = scaler.decide(now, instances)
+                if wanted != instances:
+                    asked = (now, wanted)
+                    heapq.heappush(events, (now + starts.draw(instances, wanted, rng), CHANGED, wanted))
+            heapq.heappush(events, (now + SAMPLE_S, LOOKS, 0))
+        begin(now)
+    paid = paid_s(first, changes, end_s)
+    return Scaled(np.asarray(due_s, float), start, done, tuple(changes), first, end_s, paid)
+
+
+def paid_s(first: int, changes: Sequence[Change], end_s: float) -> float:
+    """Instances × seconds until `end_s`: one that starts is paid from when it was asked for."""
+    paid, since, count = 0.0, 0.0, first
+    for change in changes:
+        at = min(change.asked_s if change.after > change.before else change.t_s, end_s)
+        paid += count * (at - since)
+        since, count = at, change.after
+    return paid + count * (end_s - since)
+
+
+Objective = Callable[[Floats], float]
+
+
+def attainment(latency_s: Floats, limit_s: float) -> float | None:
+    """The share within the limit; None of none."""
+    return float((latency_s <= limit_s).mean()) if len(latency_s) else None

@@ -1,0 +1,66 @@
+"""Ways of serving held to each other's promises, from records with known answers."""
+
+import pytest
+
+from lab.measure import patterns
+from lab.measure.patterns import Served
+from lab.measure.records import Window
+from lab.measure.summary import summarize
+from lab.spec import ClosedLoop, Poisson, Slo, Workload
+
+WHOLE = Slo(latency_s=1.0, percentile=0.9)
+MORNING = Slo(latency_s=7200.0, percentile=0.9)
+WINDOW = Window(0, 0, 10_000_000_000)
+
+
+def way(requests_of, pattern, slo, rows, arrival=None, stream=False):
+    """Two repeats of the same records: (due ms, done ms) each."""
+    workload = Workload(arrival=arrival or Poisson(rate_rps=1), duration_s=10, pattern=pattern, slo=slo, stream=stream)
+    requests = requests_of([(due, due, done, "ok") for due, done in rows])
+    summary = summarize(requests, window=WINDOW, planned=None, slo=slo)
+    level = {"pattern": pattern}
+    return Served(workload, level, [(requests, WINDOW)] * 2, [summary] * 2)
+
+
+@pytest.fixture
+def found(requests_of):
+    """Online: 10 answers, each after 500 ms. Batch: 40 answers, of which 10 came within a second."""
+    online = way(requests_of, "online", WHOLE, [(1000 * i, 1000 * i + 500) for i in range(10)])
+    rows = [(0, 900 if i < 10 else 5000 + i) for i in range(40)]
+    batch = way(requests_of, "batch", MORNING, rows, ClosedLoop(concurrency=40))
+    return patterns.patterns([online, batch], "workload")
+
+
+def test_every_way_is_held_to_every_promise(found):
+    assert [way["label"] for way in found["ways"]] == ["online", "batch"]
+    whole, morning = found["targets"]
+    assert (whole["promise"], morning["promise"]) == ("1 s", "a deadline in 2 h")
+    assert [(one["share"], one["good_rps"]) for one in whole["ways"]] == [(1.0, 1.0), (0.25, 1.0)]
+    assert [(one["share"], one["good_rps"]) for one in morning["ways"]] == [(1.0, 1.0), (1.0, 4.0)]
+
+
+def test_who_suits_is_the_cheapest_that_keeps_it(found):
+    whole, morning = found["targets"]
+    assert whole["suits"] == "online"  # the batch job's good items cost as much, and too few of them are good
+    assert [one["cost_ratio"] for one in morning["ways"]] == [4.0, 1.0]
+    assert morning["suits"] == "batch" and morning["rows_by_then"] == 4.0 * 7200
+
+
+def test_in_words(found):
+    said = " ".join(patterns.sentences(found))
+    assert "For 1 s, online: 100 % within it, and no other way makes a good item cheaper." in said
+    assert "For a deadline in 2 h, batch: 28,800 rows by then; with online a row costs 4.0× as much." in said
+    rows = patterns.table(found)
+    assert len(rows) == 3 and rows[1][-1] == "100 %, 4.0×"
+
+
+def test_a_promise_that_nobody_keeps(requests_of):
+    slow = way(requests_of, "online", WHOLE, [(0, 3000 + i) for i in range(20)])
+    found = patterns.patterns([slow], "workload")
+    assert found["targets"][0]["suits"] is None
+    assert patterns.sentences(found) == ["None of these ways keeps 1 s for 90 %."]
+
+
+def test_ways_without_a_name_are_no_patterns(requests_of):
+    plain = way(requests_of, None, None, [(0, 100)])
+    assert patterns.patterns([plain], "workload") is None

@@ -1,0 +1,129 @@
+"""The scaler at a bench: a stand-in for the server first, then Triton's own instances."""
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from lab.errors import ModelError
+from lab.load.generator import Progress
+from lab.run.scaler import Scaler
+from lab.serve.health import live_processes
+from lab.spec import ModelSpec, Scaling
+from tests.waiting import until
+
+RULES = Scaling(target=1.0, most=4, tick_s=0.01, window_s=0.05)
+MODEL = ModelSpec(name="sleeper", scaling=RULES)
+
+
+def progress(in_flight, sent=0, done=False):
+    return Progress(None, sent, 0, in_flight, done, {})
+
+
+class Folder:
+    def __init__(self):
+        self.events = []
+
+    def event(self, kind, **fields):
+        self.events.append((kind, fields))
+
+
+def ticked(scaler, in_flight, condition):
+    def once():
+        scaler.tick(progress(in_flight))
+        return condition()
+
+    until(once)
+
+
+def test_one_change_at_a_time_and_each_is_written_down():
+    gate, asked = threading.Event(), []
+
+    def scale(model, instances):
+        asked.append(instances)
+        gate.wait(10)
+
+    folder = Folder()
+    scaler = Scaler(SimpleNamespace(scale=scale), MODEL, folder, block=3)
+    ticked(scaler, 3, lambda: asked)
+    for _ in range(20):
+        scaler.tick(progress(4))
+        time.sleep(0.005)
+    assert asked == [3]
+    gate.set()
+    ticked(scaler, 4, lambda: asked[-1] == 4)
+    scaler.close()
+    assert [(kind, e["block"], e["before"], e["after"]) for kind, e in folder.events] == [
+        ("scaled", 3, 1, 3),
+        ("scaled", 3, 3, 4),
+    ]
+    assert all(e["asked_ns"] < e["done_ns"] for _, e in folder.events)
+
+
+def test_a_change_that_fails_is_a_problem_and_the_next_is_tried():
+    tries = []
+
+    def scale(model, instances):
+        tries.append(instances)
+        if len(tries) == 1:
+            raise ModelError("no room")
+
+    folder = Folder()
+    scaler = Scaler(SimpleNamespace(scale=scale), MODEL, folder, block=0)
+    ticked(scaler, 2, lambda: len(tries) == 2)
+    scaler.close()
+    assert [kind for kind, _ in folder.events] == ["problem", "scaled"]
+    assert folder.events[0][1]["text"] == "Scaling to 2 instances failed: no room"
+
+
+@pytest.mark.triton
+def test_instances_are_added_and_removed_while_the_model_serves(triton_server):
+    from lab.load.payload import requests_for
+    from lab.run.equality import infer
+    from lab.spec import ClosedLoop, Workload
+
+    spec = ModelSpec(name="scaled", family="sleeper")
+    triton_server.load(spec)
+    triton_server.scale(spec, 1)
+    workload = Workload(arrival=ClosedLoop(concurrency=1), duration_s=1, sleep_s=(0.02,))
+    (request,) = requests_for(spec, workload, 1)
+    stop, answered, failed = threading.Event(), [], []
+
+    def ask():
+        while not stop.is_set():
+            try:
+                infer(triton_server.client, spec.name, request)
+                answered.append(1)
+            except Exception as error:  # noqa: BLE001  whatever it is, none may be lost
+                failed.append(error)
+
+    user = threading.Thread(target=ask)
+    user.start()
+    try:
+        until(lambda: live_processes(triton_server.pid).get(spec.name) == 1)  # what that replaced has gone
+        first = set(live_pids(triton_server, spec.name))
+        triton_server.scale(spec, 3)
+        assert counted(triton_server, spec.name) == 3
+        until(lambda: live_processes(triton_server.pid).get(spec.name) == 3)
+        assert first <= set(live_pids(triton_server, spec.name))  # who was there stays
+        triton_server.scale(spec, 1)
+        assert counted(triton_server, spec.name) == 1
+        until(lambda: live_processes(triton_server.pid).get(spec.name) == 1)
+        before = len(answered)
+        until(lambda: len(answered) > before)
+    finally:
+        stop.set()
+        user.join()
+    triton_server.unload(spec.name)
+    assert not failed
+
+
+def counted(server, name):
+    return sum(group["count"] for group in server.config(name)["instance_group"])
+
+
+def live_pids(server, name):
+    from lab.watch.host import model_processes
+
+    return model_processes(server.pid).get(name, [])
