@@ -31,6 +31,7 @@ page = st.navigation(
             leaf("kv_cache", "KV cache", "memory", "What a token costs, and what keeping it saves"),
             leaf("scheduling", "Continuous batching", "view_timeline", "Who shares a step of a language model"),
             leaf("memory", "Multi-model memory", "view_cozy", "What fits, who slows whom, and the cliff"),
+            leaf("patterns", "Serving patterns", "route", "Online, streaming, batch; instances that come and go"),
             leaf("cold_start", "Cold start & serverless", "ac_unit", "From no process to an answer; scale to zero"),
             leaf("try_it", "Try it", "chat", "A prompt, and each token as it comes"),
             leaf("drills", "Interview drills", "school", "Short questions from this machine's own runs"),

@@ -82,6 +82,23 @@ TRACKS: Sequence[Track] = (
         ),
     ),
     Track(
+        "serving",
+        "Serving patterns",
+        "Three quarters of an hour: who should be served online, streamed or overnight, and with how many instances.",
+        (
+            Halt("patterns", "Online, streaming, batch", 15, "Bet on the batch job; then who keeps which promise?"),
+            Halt(
+                "patterns",
+                "Autoscaling",
+                15,
+                "What do rules save, and who waits? Then try rules of your own on the same day.",
+                (("p_part", "Autoscaling"),),
+            ),
+            Halt("cost", "Cost", 5, "What idle hours cost, and what a batch job in them would."),
+            Halt("drills", "Drills", 10, "Five on serving: estimate before you look.", (("d_deck", "Serving"),)),
+        ),
+    ),
+    Track(
         "review",
         "Design review",
         "An hour for a team: from stored runs to a decision, its evidence, its open questions and who waived them.",

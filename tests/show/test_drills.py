@@ -18,7 +18,8 @@ from tests.show.test_pages import charts, open_page, words
 
 CONCEPTS = {
     "throughput", "TTFT", "tail latency", "cost", "online", "batch", "streaming", "batching", "quantization",
-    "KV cache", "registry", "canary", "blue/green", "serverless", "cold start", "CPU or GPU", "multi-model", "LoRA",
+    "KV cache", "registry", "canary", "blue/green", "serverless", "cold start", "autoscaling",
+    "CPU or GPU", "multi-model", "LoRA",
 }  # fmt: skip
 
 
@@ -139,8 +140,7 @@ def test_an_estimate_is_judged_by_its_factor(given: float, verdict: str, own: li
 def test_a_choice_is_right_by_the_runs_own_figures(own: list[Source]) -> None:
     best = asked("format_best", own)
     rates = {
-        level: own[3].at(level, own[3].load(0), "output_tokens_per_s")["output_tokens_per_s"]
-        for level in best.options
+        level: own[3].at(level, own[3].load(0), "output_tokens_per_s")["output_tokens_per_s"] for level in best.options
     }
     assert best.options[best.truth or 0] == max(rates, key=lambda level: rates[level])
     assert best.judge(best.truth) == "right" and best.judge((best.truth or 0) + 1) == "wrong"

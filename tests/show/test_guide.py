@@ -12,7 +12,7 @@ from tests.show.test_pages import PROJECT, open_page, words
 
 def test_each_track_takes_as_long_as_it_says_and_visits_pages_that_exist() -> None:
     minutes = {track.key: track.minutes for track in TRACKS}
-    assert minutes == {"workshop": 90, "interview": 30, "review": 60, "tuning": 60}
+    assert minutes == {"workshop": 90, "interview": 30, "serving": 45, "review": 60, "tuning": 60}
     for track in TRACKS:
         for halt in track.halts:
             assert (PROJECT / halt.file).is_file(), halt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lab.show.drills import change, levers, measures, models, serving, starts
+from lab.show.drills import change, levers, measures, models, patterns, serving, starts
 from lab.show.drills.drill import Drill, Posed, pose
 from lab.show.drills.source import Source
 
@@ -12,6 +12,7 @@ DRILLS: tuple[Drill, ...] = (
     *measures.DRILLS,
     *serving.DRILLS,
     *starts.DRILLS,
+    *patterns.DRILLS,
     *levers.DRILLS,
     *models.DRILLS,
     *change.DRILLS,

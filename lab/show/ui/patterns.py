@@ -1,0 +1,242 @@
+"""The parts of the page Serving patterns: online, streaming and batch beside each other; instances that come and go."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import streamlit as st
+
+from lab.errors import FolderError, InputError
+from lab.measure import autoscale_words
+from lab.measure.words import format_fraction, format_seconds
+from lab.run import scaled
+from lab.run.blocks import block_results
+from lab.run.folder import RunFolder
+from lab.show.charts import autoscale, patterns
+from lab.show.charts.figure import Chart
+from lab.show.ui import chart
+from lab.show.ui.topic import Link, Seen, Topic
+from lab.spec import Experiment, Scaling, parse
+
+PARTS = {"patterns": "Online, streaming, batch", "autoscaling": "Autoscaling"}
+METRICS = {"concurrency": "requests in the system", "queue": "requests that wait", "rps": "arrivals a second"}
+
+
+def part() -> str:
+    """The experiment that the page is about: as chosen, else that of the run in the link."""
+    asked = st.query_params.get("run")
+    default = "patterns"
+    if asked:
+        with suppress(FolderError, KeyError):  # the page itself says so
+            default = str(RunFolder.open(asked).document["experiment"]["id"])
+    chosen = st.segmented_control(
+        "Section",
+        list(PARTS),
+        default=default if default in PARTS else "patterns",
+        required=True,
+        key="p_part",
+        bind="query-params",
+        format_func=PARTS.__getitem__,
+        label_visibility="collapsed",
+        on_change=_leave_run,
+    )
+    return str(chosen)
+
+
+def _leave_run() -> None:
+    """The other section is about other runs."""
+    st.query_params.pop("run", None)
+    st.session_state.pop("seen_run", None)
+
+
+# --- online, streaming, batch -------------------------------------------------------------------------------------
+
+
+def form(experiment: Experiment) -> list[str]:
+    """How many requests the engine takes together."""
+    declared = experiment.model.max_batch_size
+    size = st.select_slider(
+        "Largest batch, requests", [8, 16, 32, 64], value=declared, key="p_batch", bind="query-params"
+    )
+    return [f"model.max_batch_size={size}"] if size != declared else []
+
+
+def happened(seen: Seen) -> list[Chart]:
+    found = seen.document["patterns"]
+    return [] if found is None else [patterns.made(found), patterns.waits(found), patterns.promises(found)]
+
+
+def cause(seen: Seen) -> str:
+    return (
+        "A step of the engine reads all weights whoever shares it, so the machine makes the most when the batch is "
+        "always full. Online it must not be: at saturation a queue grows, and the promise goes with it. The distance "
+        "between the load that keeps the promise and saturation is what a batch job gains. Streaming moves the wait to "
+        "where the reader is, and costs a send a token."
+    )
+
+
+def why(seen: Seen) -> list[Chart]:
+    found = seen.document["patterns"]
+    return [] if found is None else [patterns.costs(found)]
+
+
+def _next(model: str) -> list[Link]:
+    return [
+        Link("pages/scheduling.py", "Who shares a step: the scheduler behind all three", ":material/view_timeline:"),
+        Link("pages/cost.py", "Every load at a price, idle hours and commitments", ":material/payments:"),
+        Link("pages/drills.py", "Drills on serving patterns", ":material/school:", (("d_deck", "Serving"),)),
+    ]
+
+
+WAYS = Topic(
+    experiment="patterns",
+    page="pages/patterns.py",
+    prefix="p",
+    title="Online, streaming or batch?",
+    bet=(
+        "A batch job keeps the machine full, online serving at half of saturation keeps its promise: how many tokens a "
+        "second will the batch job make, compared to that?"
+    ),
+    counted="Tokens",
+    form=form,
+    depths="quick: about two minutes, rough. whole: about eight, two loads and two repeats.",
+    figures={
+        "output_tokens_per_s": "Tokens a second",
+        "latency_p50_s": "Whole answer, p50",
+        "ttft_p50_s": "To the first token, p50",
+        "slo_attainment_fraction": "Kept its own promise",
+    },
+    happened=happened,
+    cause=cause,
+    why=why,
+    compared=("output_tokens_per_s", "throughput_rps", "latency_p50_s"),
+    next=_next,
+)
+
+
+# --- autoscaling --------------------------------------------------------------------------------------------------
+
+
+def _scaling_form(experiment: Experiment) -> list[str]:
+    """How long a request keeps an instance: with it the work changes, and so what the rules' targets mean."""
+    seconds = st.select_slider(
+        "Seconds of service, on average", [0.1, 0.2, 0.3], value=0.2, key="a_service", bind="query-params"
+    )
+    if seconds == 0.2:
+        return []
+    return [f"workload.sleep_s=[{0.75 * seconds:g},{seconds:g},{1.25 * seconds:g}]"]
+
+
+def scaling_happened(seen: Seen) -> list[Chart]:
+    found = seen.document["autoscaling"]
+    if found is None:
+        return []
+    ways = autoscale_words.ways(found)
+    own = next((way for way in ways if way["label"] == seen.level), ways[-1])
+    return [autoscale.over_time(own), autoscale.price(ways), autoscale.tail(ways)]
+
+
+def scaling_cause(seen: Seen) -> str:
+    return (
+        "A rule sees a mean over a window, so it learns of a burst late by about that window; then an instance has to "
+        "start. Requests that come in between wait. A short panic window learns sooner, a long stabilisation keeps "
+        "instances for the next burst, and both are paid for in instance-seconds."
+    )
+
+
+def what_if(seen: Seen) -> None:
+    """Other rules on the same arrivals, modelled at once."""
+    found = seen.document["autoscaling"]
+    if found is None:
+        return
+    st.subheader("Other rules, modelled")
+    st.caption("The simulator on this run's own arrivals, service times and starts. Nothing is measured here.")
+    first, second, third, fourth = st.columns(4, vertical_alignment="bottom")
+    metric = first.selectbox(
+        "Scale by", list(METRICS), key="a_metric", bind="query-params", format_func=METRICS.__getitem__
+    )
+    target = second.number_input("Target an instance", 0.1, 100.0, 0.7, 0.1, "%g", key="a_target", bind="query-params")
+    window = third.number_input("Window, s", 1.0, 120.0, 10.0, 1.0, "%g", key="a_window", bind="query-params")
+    hold = fourth.number_input("Down after, s", 0.0, 600.0, 0.0, 5.0, "%g", key="a_down", bind="query-params")
+    panic = first.number_input(
+        "Panic window, s (0: none)", 0.0, 60.0, 1.0, 1.0, "%g", key="a_panic", bind="query-params"
+    )
+    least = second.number_input("At least", 1, 16, 1, key="a_least", bind="query-params")
+    most = third.number_input("At most", 1, 16, 5, key="a_most", bind="query-params")
+    cool = fourth.number_input("Cool-down, s", 0.0, 600.0, 0.0, 1.0, "%g", key="a_cool", bind="query-params")
+    try:
+        rules = parse(
+            Scaling,
+            {
+                "metric": metric,
+                "target": target,
+                "window_s": window,
+                "panic_window_s": panic or None,
+                "down_after_s": hold,
+                "cooldown_s": cool,
+                "least": least,
+                "most": most,
+            },
+        )
+    except InputError as error:
+        st.info(str(error), icon=":material/info:")
+        return
+    block = autoscale_words.ways(found)[-1]
+    figures = _modelled(seen.folder.run_id, block["number"], rules.model_dump_json())
+    st.markdown(":gray-badge[:material/calculate: Modelled]")
+    told = {
+        "In time": format_fraction(figures["share"]),
+        "p95": format_seconds(figures["p95_s"]),
+        "Instances, mean": f"{figures['instances_mean']:.2f}",
+        "Changes": str(figures["changes"]),
+    }
+    for column, (name, value) in zip(st.columns(4), told.items(), strict=True):
+        column.metric(name, value, border=True)
+    chart.show(autoscale.over_time(block, figures, real=False), key="a_what_if")
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def _modelled(run_id: str, number: int, rules: str) -> dict[str, Any]:
+    folder = RunFolder.open(run_id)
+    experiment = parse(Experiment, folder.document["experiment"])
+    seen = scaled.read(experiment, folder.events(), block_results(folder, experiment))
+    one = next(block for block in seen if block.number == number)
+    asked = Scaling.model_validate_json(rules)
+    found = scaled.simulated(one, asked, scaled.starts(seen), first=asked.least)
+    figures: dict[str, Any] = scaled.modelled(one, found)
+    return figures
+
+
+def _scaling_next(model: str) -> list[Link]:
+    return [
+        Link("pages/plan.py", "A fixed number of replicas for a target instead", ":material/query_stats:"),
+        Link("pages/cost.py", "What idle hours cost", ":material/payments:"),
+    ]
+
+
+SCALING = Topic(
+    experiment="autoscaling",
+    page="pages/patterns.py",
+    prefix="a",
+    title="Instances that come and go",
+    bet=(
+        "Instances are added as users come, seconds late. How many requests will be answered within {objective}, "
+        "compared to as many instances as the peak needs?"
+    ),
+    counted="Requests in time",
+    form=_scaling_form,
+    depths="quick: about three minutes. whole: about ten, with one instance alone and a third rule.",
+    figures={
+        "slo_attainment_fraction": "Served in time",
+        "latency_p50_s": "p50 latency",
+        "latency_p95_s": "p95 latency",
+        "throughput_rps": "Requests a second",
+    },
+    happened=scaling_happened,
+    cause=scaling_cause,
+    why=lambda seen: [],
+    beside=what_if,
+    compared=("slo_attainment_fraction", "latency_p50_s"),
+    next=_scaling_next,
+)
