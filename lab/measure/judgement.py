@@ -1,10 +1,11 @@
 """Does the experiment's hypothesis hold? Levels of the judged factor against its baseline, load by load.
 
 A level counts when it moves the primary metric in the expected direction by at least the least effect that matters,
-with its whole interval beyond that. The hypothesis holds (True) when some level does so at some load; it does not
-(False) when every interval rules that out, or when a rate was to rise and saturation throughput does not; else it is
-not decided (None), and the text says what more is needed. Repeats with a problem that forbids a verdict are left
-out, and named. Which words say so is decided in sentences.py.
+with its whole interval beyond that. The hypothesis holds (True) when some level does so at some load, and it is always
+said with it at which loads one does and at which none; it does not (False) when every interval rules that out, or when
+a rate was to rise and saturation throughput does not; else it is not decided (None), and the text says what more is
+needed. Repeats with a problem that forbids a verdict are left out, and named. Which words say so is decided in
+sentences.py.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ TRIVIAL_FRACTION = 0.01
 """A gain of less than this share of the offered load is no gain, however large the ratio: 3 req/s in time are not
 worth a sentence more than 1 when 1,000 are asked for."""
 SAME_WARMTH = 0.05
+Answer = Literal["yes", "no", "open"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Comparison:
     base: CellResult
     cell: CellResult
     effects: dict[str, Effect]
-    answer: Literal["yes", "no", "open"]
+    answer: Answer
     left_out: tuple[Problem, ...]
     repeats: int
 
@@ -119,7 +121,7 @@ def _forbidding(a: Summary, b: Summary) -> list[Problem]:
     return found
 
 
-def _answer(effect: Effect, judge: Judge, offered_rps: float) -> Literal["yes", "no", "open"]:
+def _answer(effect: Effect, judge: Judge, offered_rps: float) -> Answer:
     """Whether the primary effect is at least the least that matters: yes, ruled out, or open."""
     if effect.verdict == "not comparable" or effect.difference_low is None or effect.difference_high is None:
         return "open"
@@ -157,6 +159,19 @@ def holds(
     return (
         False if flat and compared and judge.primary.endswith(("_rps", "_per_s")) and judge.expect == "higher" else None
     )
+
+
+def by_load(found: Sequence[Comparison]) -> list[tuple[dict[str, Any], Answer]]:
+    """(levels of the other factors, whether some level passes there) of each load, in the order of the cells: "no" when
+    every level is ruled out, "open" when neither is known."""
+    loads: dict[str, list[Comparison]] = {}
+    for c in found:
+        loads.setdefault(_key(c.at), []).append(c)
+    told: list[tuple[dict[str, Any], Answer]] = []
+    for there in loads.values():
+        answers = {c.answer for c in there}
+        told.append((there[0].at, "yes" if "yes" in answers else "no" if answers == {"no"} else "open"))
+    return told
 
 
 @dataclass(frozen=True)

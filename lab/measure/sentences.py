@@ -7,20 +7,22 @@ and how surely.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lab.measure.doubts import doubts, more_repeats, more_samples
 from lab.measure.formats import QualityOf
-from lab.measure.judgement import TRIVIAL_FRACTION, CellResult, Comparison, Saturation, same, unique
+from lab.measure.judgement import TRIVIAL_FRACTION, CellResult, Comparison, Saturation, by_load, same, unique
 from lab.measure.phrases import a_delay, delay_us, latency_phrase
 from lab.measure.reasons import why
 from lab.measure.samples import is_time
 from lab.measure.telling import BATCHING, NAMED_BY_THEMSELVES, Telling
-from lab.measure.words import format_fraction, format_seconds
+from lab.measure.words import format_fraction, format_seconds, join, plural
 from lab.spec import Experiment, Judge
 
+MOST_NAMED = 3
+"""Loads that a sentence lists; more are counted."""
 AS_GOOD = 0.95
 """A simpler level that reaches this share of the best is the one to name."""
 TOLD_AT_LOW_LOAD = ("throughput_rps", "output_tokens_per_s")
@@ -37,23 +39,27 @@ def text(
     *,
     over: bool = False,
     quality: QualityOf | None = None,
-) -> str:
-    """The whole verdict; `over`: what is not measured now never will be. `quality`: of a level, where levels answer
-    differently; then no speed is told without it and the memory."""
+) -> tuple[str, Comparison | None]:
+    """The whole verdict, and the comparison that it begins with; `over`: what is not measured now never will be.
+    `quality`: of a level, where levels answer differently; then no speed is told without it and the memory."""
     say = Telling(experiment, judge, saturation, quality)
     story = _Story(say, found)
     unmeasured = sum(not cell.blocks for cell in cells)
-    if not found:
+    first = story.headline(holds) if found else None
+    if first is None:
         parts = ["Not decided: no level was measured at the same load as the baseline."]
     elif holds:
-        best = story.headline()
-        parts = [story.gain(best), story.why(gained=True), story.cost(besides=best), story.elsewhere(best)]
+        parts = [story.gain(first), story.why(gained=True), story.cost(besides=first), story.elsewhere(first)]
+        parts.append(story.scope())
     elif holds is False:
-        parts = [story.no_gain(), story.why(gained=False), story.cost(besides=None)]
+        parts = [story.no_gain(first), story.why(gained=False), story.cost(besides=None)]
     else:
-        parts = [story.undecided(complete=over or not unmeasured), story.cost(besides=found[0] if unmeasured else None)]
+        parts = [
+            story.undecided(first, complete=over or not unmeasured),
+            story.cost(besides=found[0] if unmeasured else None),
+        ]
     parts.append(doubts(say, found, unmeasured=unmeasured, of=len(cells), over=over))
-    return " ".join(part for part in parts if part)
+    return " ".join(part for part in parts if part), first
 
 
 @dataclass(frozen=True)
@@ -67,20 +73,55 @@ class _Story:
 
     # --- the parts ---------------------------------------------------------------------------------------------
 
-    def headline(self) -> Comparison:
-        """At the highest load where a level passes: the first level (they are declared simplest first) that is as
-        good as the best."""
-        passing = [c for c in self.found if c.answer == "yes"]
-        return self._best(self._at_highest_load(passing))
+    def headline(self, holds: bool | None) -> Comparison:
+        """The comparison that is told: at the highest load where a level passes, or else where one might, or could not
+        be compared, the first level (they are declared simplest first) that is as good as the best."""
+        open_, blocked = self._open(), self._blocked()
+        if holds:
+            among = [c for c in self.found if c.answer == "yes"]
+        elif holds is None and not open_ and blocked:
+            return self._at_highest_load(blocked)[0]
+        else:
+            among = list(self.found) if holds is False or not open_ else open_
+        return self._best(self._at_highest_load(among))
+
+    def _blocked(self) -> list[Comparison]:
+        return [c for c in self.found if c.effects[self.judge.primary].verdict == "not comparable"]
+
+    def _open(self) -> list[Comparison]:
+        return [
+            c for c in self.found if c.answer == "open" and c.effects[self.judge.primary].verdict != "not comparable"
+        ]
 
     def gain(self, best: Comparison) -> str:
         effect = best.effects[self.judge.primary]
         load = f"; mind the {effect.reason}" if effect.reason else ""
         return f"{self._told(best)}{load}{self.say.price(best)}{self.say.saturates(best)}."
 
-    def no_gain(self) -> str:
+    def scope(self) -> str:
+        """At which of several loads some level passes: "It holds at 1 of 2 loads: not at 10 % of saturation."."""
+        loads = by_load(self.found)
+        if len(loads) < 2:
+            return ""
+        what = "load" if all(path.startswith("workload.") for at, _ in loads for path in at) else "setting"
+        holding = sum(answer == "yes" for _, answer in loads)
+        if holding == len(loads):
+            return f"It holds at each of the {plural(len(loads), what)}."
+        rest = []
+        told = [(at, "worse" if there == "no" and self._is_worse(at) else there) for at, there in loads]
+        for answer, words in (("no", "not"), ("worse", "worse"), ("open", "undecided")):
+            named = [self.say.at(at) for at, there in told if there == answer]
+            if named:
+                rest.append(f"{words} at {join(named) if len(named) <= MOST_NAMED else f'{len(named)} others'}")
+        return f"It holds at {holding} of {plural(len(loads), what)}: {', and '.join(rest)}."
+
+    def _is_worse(self, at: Mapping[str, Any]) -> bool:
+        """Whether every level moves the primary metric the wrong way there."""
+        wrong = "lower" if self.judge.expect == "higher" else "higher"
+        return all(c.effects[self.judge.primary].verdict == wrong for c in self.found if same(c.at, at))
+
+    def no_gain(self, best: Comparison) -> str:
         top = self._at_highest_load(self.found)
-        best = self._best(top)
         saturates = self.say.saturates(best)
         if nothing := self._nothing_anywhere():
             return f"{nothing}{saturates}."
@@ -174,28 +215,23 @@ class _Story:
         best = self._best(low)
         return "" if same(best.level, told.level) else f"{self._told(best)}{self.say.price(best)}."
 
-    def undecided(self, *, complete: bool) -> str:
+    def undecided(self, first: Comparison, *, complete: bool) -> str:
         primary = self.judge.primary
         opening = "Not decided." if complete else "Not decided yet."
-        blocked = [c for c in self.found if c.effects[primary].verdict == "not comparable"]
-        open_ = [c for c in self.found if c.answer == "open" and c not in blocked]
-        if open_:
-            best = self._best(self._at_highest_load(open_))
-            effect = best.effects[primary]
+        if self._open():
+            effect = first.effects[primary]
             return (
-                f"{opening} {self._told(best)}{self.say.price(best)}: the interval holds both a gain and none"
-                f"{self.say.saturates(best)}.{more_repeats(best, effect, self.judge)}"
+                f"{opening} {self._told(first)}{self.say.price(first)}: the interval holds both a gain and none"
+                f"{self.say.saturates(first)}.{more_repeats(first, effect, self.judge)}"
             )
-        if blocked:
-            first = self._at_highest_load(blocked)[0]
+        if self._blocked():
             where = self.say.where(first).rstrip(",")
             if first.left_out and not first.repeats:
                 problem = first.left_out[0]
                 return f"{opening} {where}: {problem.text} {problem.remedy}"
             more = more_samples(first, primary, self.say.experiment.slo)
             return f"{opening} {where}: {first.effects[primary].reason}.{more}"
-        best = self._best(self._at_highest_load(self.found))
-        return f"{opening} {self._told(best)}{self.say.price(best)}."
+        return f"{opening} {self._told(first)}{self.say.price(first)}."
 
     # --- which of them -------------------------------------------------------------------------------------------
 

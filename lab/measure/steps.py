@@ -18,11 +18,9 @@ from lab.spec import Precision
 
 AS_MUCH = 1.15
 """A step that takes this many times what its bytes would have it take is limited by something else as well."""
-TOO_QUICK = (
-    "This machine can evidently do more than the probe found, which ran while it was busy: remove LAB_HOME/probe.json "
-    "and run again on an idle machine."
-)
+TOO_QUICK = "This machine can evidently do more than the probe found, which ran while it was busy."
 """All that is said of floors where a step was below its own."""
+PROBE_AGAIN = "Remove LAB_HOME/probe.json: the next run probes anew, best while nothing else goes on."
 REST: Mapping[Precision, str] = {
     "int8": "rounding every token's activations to 8 bits and scaling every group's sums back",
     "int8_weight": "turning 8 bits into bfloat16 in registers, for every weight in every step",

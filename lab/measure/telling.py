@@ -5,6 +5,7 @@ Which of them to tell is decided in sentences.py; how a number or a level reads,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +71,10 @@ class Telling:
             return ", ".join([f"{users} in flight", *labels])
         rest = [label for path, label in zip(c.at, labels, strict=True) if not path.endswith("rate_rps")]
         return f"{format_rate(c.offered_rps)}{f' ({join(rest)})' if rest else ''}"
+
+    def at(self, levels: Mapping[str, Any]) -> str:
+        """The levels of a load in words alone: "10 % of saturation", "8 in flight, prompts of 16 tokens"."""
+        return ", ".join(level_label(path, level) for path, level in levels.items())
 
     def does(self, effect: Effect) -> str:
         """ "serves 2.6× as many requests within 20 ms (2.4 to 2.8×)", "writes 7.3× as many tokens a second as bf16"."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from lab.measure import sentences
 from lab.measure.formats import QualityOf
-from lab.measure.judgement import CellResult, Saturation, comparisons, holds, same, unique
+from lab.measure.judgement import CellResult, Saturation, by_load, comparisons, holds, same, unique
 from lab.measure.words import join, level_label
 from lab.spec import Experiment, Judge, plain
 
@@ -19,11 +19,15 @@ __all__ = ["CellResult", "Verdict", "verdict"]
 @dataclass(frozen=True)
 class Verdict:
     """`holds`: None when it could not be decided, and the text says what is missing. `effects`: one dict a compared
-    level, load and metric, with the fields of compare.Effect and factor, level and at (levels of the other factors)."""
+    level, load and metric, with the fields of compare.Effect and factor, level and at (levels of the other factors).
+    `where`: for each load its `at` and the `answer` there ("yes", "no", "open"); `headline`: `level` and `at` of the
+    comparison that the text begins with, None where it begins with none."""
 
     holds: bool | None
     text: str
     effects: list[dict[str, Any]]
+    where: tuple[dict[str, Any], ...] = ()
+    headline: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -48,13 +52,14 @@ def verdict(
         return Verdict(None, missing, [])
     found = comparisons(experiment, judge, cells)
     answer = holds(experiment, judge, found, saturation, complete=all(cell.blocks for cell in cells))
-    text = sentences.text(experiment, judge, cells, found, answer, saturation, over=over, quality=quality)
+    text, first = sentences.text(experiment, judge, cells, found, answer, saturation, over=over, quality=quality)
     effects = [
         {"factor": judge.factor, "level": c.level, "at": c.at, **dataclasses.asdict(effect)}
         for c in found
         for effect in c.effects.values()
     ]
-    return Verdict(answer, text, effects)
+    where = tuple({"at": at, "answer": there} for at, there in by_load(found))
+    return Verdict(answer, text, effects, where, None if first is None else {"level": first.level, "at": first.at})
 
 
 def _nothing_to_compare(judge: Judge, cells: Sequence[CellResult], over: bool) -> str:

@@ -218,9 +218,10 @@ def _beside(
     return steps.beside(labels[0], step, labels[1], base, doubted=doubted)
 
 
-def floor_doubts(cells: Sequence[Mapping[str, Any]]) -> list[str]:
-    """That the floors of a document's cells are too high, where one of their steps was below its own."""
-    return [steps.TOO_QUICK] if any(cell["step"] and cell["step"]["fraction"] > 1 for cell in cells) else []
+def floor_doubts(cells: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """(that the floors of a document's cells are too high, what to do), where one of their steps was below its own."""
+    below = any(cell["step"] and cell["step"]["fraction"] > 1 for cell in cells)
+    return [(steps.TOO_QUICK, steps.PROBE_AGAIN)] if below else []
 
 
 def engine_notes(experiment: Experiment, blocks: Sequence[Block], server: pa.Table) -> list[str]:

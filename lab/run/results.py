@@ -21,7 +21,7 @@ from lab.measure.fleet import fleet
 from lab.measure.records import OK, OUTCOMES
 from lab.measure.summary import Summary
 from lab.measure.verdict import CellResult, Verdict, verdict
-from lab.run import designs, formats, passport, swept, traced
+from lab.run import designs, formats, passport, recording, swept, traced
 from lab.run.blocks import BlockResult as BlockResult
 from lab.run.blocks import between as between
 from lab.run.blocks import block_results as block_results
@@ -54,7 +54,7 @@ def _kept(folder: RunFolder) -> dict[str, Any] | None:
     if kept is None or not {"run", "cells", "verdict", "problems"} <= kept.keys():
         return None
     if recorded := folder.document.get("recorded"):
-        return _of_a_recording(kept, recorded)
+        return recording.told(kept, recorded)
     # What an older lab kept lacks the figures that were added since.
     known = Summary.__dataclass_fields__.keys()
     if not all(known <= cell["summary"].keys() for cell in kept["cells"]):
@@ -63,16 +63,6 @@ def _kept(folder: RunFolder) -> dict[str, Any] | None:
     steps = [cell.get("step") or {} for cell in kept["cells"]]
     named = any(step.get("limiting") for step in steps)
     return None if named and any(step.get("fraction", 0.0) > 1 for step in steps) else kept
-
-
-def _of_a_recording(kept: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Any]:
-    """Its figures stand: they were made of all records, of which only a part may be here."""
-    text = (
-        f"This was recorded, not run here: on {recorded['machine']}, {recorded['created_utc'][:10]}, with the lab at "
-        f"commit {recorded['commit']}."
-    )
-    problem = {"code": "recorded", "text": text, "remedy": "Run it here for figures of your own.", "blocks": None}
-    return {**kept, "problems": [problem, *kept["problems"]]}
 
 
 def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, Any]:
@@ -88,17 +78,17 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
     if experiment.judge is None and ended:
         found = replace(found, text="")  # how it ended is all there is to say
     if answers is not None and (differ := _unequal(experiment, answers)):
-        found = replace(found, holds=None, text=differ)
+        found = replace(found, holds=None, text=differ, where=())
     many = None if experiment.fleet is None else fleet(events, folder.read("requests"), folder.read("waits"))
     if many is not None and many["cells"]:
         many["throughput"] = fleet_words.intervals(experiment.judge and experiment.judge.baseline, found.effects)
-        found = replace(found, holds=fleet_words.holds(many), text=fleet_words.cliff(many))
+        found = replace(found, holds=fleet_words.holds(many), text=fleet_words.cliff(many), where=(), headline=None)
     rehearsed = rehearsal.rehearsal(events)
     if rehearsed is not None:
         found = replace(found, holds=rehearsal.holds(rehearsed), text=" ".join(rehearsal.sentences(rehearsed)))
     together = None if experiment.rollout is not None else designs.design(experiment, blocks)
     if together is not None and together["text"]:
-        found = replace(found, text=together["text"])
+        found = replace(found, text=together["text"], where=(), headline=None)
     tried = swept.swept(experiment, events, blocks)
     if tried is not None:
         found = replace(found, text=tried["text"])
@@ -110,7 +100,8 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
     tuned = lora.lora(events)
     if tuned is not None:
         tuned = lora.with_effects(tuned, found.effects)
-        found = replace(found, holds=lora.holds(tuned), text=" ".join(lora.sentences(tuned)) or found.text)
+        text = " ".join(lora.sentences(tuned)) or found.text
+        found = replace(found, holds=lora.holds(tuned), text=text, where=(), headline=None)
     cells = experiment.cells()
     in_formats = formats.of_blocks(experiment, blocks, told)
     return {
@@ -148,7 +139,10 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
         "problems": [
             *_problems(folder, experiment, events, blocks, state),
             *starts.problems,
-            *({"code": "floor", "text": t, "remedy": "", "blocks": None} for t in formats.floor_doubts(in_formats)),
+            *(
+                {"code": "floor", "text": text, "remedy": remedy, "blocks": None}
+                for text, remedy in formats.floor_doubts(in_formats)
+            ),
         ],
     }
 

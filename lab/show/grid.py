@@ -8,6 +8,7 @@ else.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 from lab.measure.words import level_label
 
 ALONE = "this load"
+AS_GOOD = 0.95
+"""A level that reaches this share of the best is as good."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,32 @@ class Grid:
             if levels := tuple(level for level, e in effects.items() if e and e["verdict"] != "not comparable"):
                 found[load] = levels
         return found
+
+    def headline(self, document: dict[str, Any], judge: dict[str, Any]) -> tuple[str, str]:
+        """(level, load) of the comparison that the verdict begins with. Where it begins with none, or an older lab did
+        not say: at the highest load where something may be said, the first level that is as good as the best."""
+        told = document["verdict"].get("headline")
+        for load in self.loads if told else ():
+            for level in self.others():
+                same = _key(self._levels_raw[level]) == _key(told["level"])
+                if same and _key(self._loads_raw[load]) == _key(told["at"]):
+                    return level, load
+        fit = self.comparable(document, judge["primary"])
+        load = self.highest(fit or self.loads)
+        levels = fit.get(load) or self.others() or self.levels
+        up = judge["expect"] == "higher"
+        sizes = [self._ratio(document, level, load, judge["primary"], up=up) for level in levels]
+        return next(level for level, size in zip(levels, sizes, strict=True) if size >= AS_GOOD * max(sizes)), load
+
+    def _ratio(self, document: dict[str, Any], level: str, load: str, metric: str, *, up: bool) -> float:
+        """How many times better than the baseline; 0 where that is not known."""
+        found = self.effect(document, level, load, metric)
+        if found is None or found["verdict"] == "not comparable":
+            return 0.0
+        ratio = found["ratio"]
+        if ratio is None:  # from nothing to something
+            return math.inf if found["verdict"] == ("higher" if up else "lower") else 0.0
+        return float(ratio if up else 1 / ratio if ratio else math.inf)
 
     def effect(self, document: dict[str, Any], level: str, load: str, metric: str) -> dict[str, Any] | None:
         """What the verdict says of `metric` at this level and load against the baseline."""

@@ -115,8 +115,10 @@ def test_batching_that_pays_is_told_with_gain_reason_and_cost():
     )
     assert why == "One item costs 0.60 ms of compute alone and 0.10 ms in a batch of 8"
     assert cost.startswith("At 150 req/s (10 % of saturation) a 5 ms delay adds 5.0 ms to p50 (4.")
-    assert cost.endswith("and gains nothing.")
-    assert rest == []
+    assert cost.endswith("and gains nothing")
+    assert rest == ["It holds at 1 of 2 loads: not at 10 % of saturation."]
+    assert found.where == ({"at": {LOAD: 0.1}, "answer": "no"}, {"at": {LOAD: 1.2}, "answer": "yes"})
+    assert found.headline == {"level": NOW, "at": {LOAD: 1.2}}
 
 
 def test_a_saturation_that_was_measured_too_low_is_doubted():
@@ -128,6 +130,43 @@ def test_a_saturation_that_was_measured_too_low_is_doubted():
 def test_the_better_level_is_named_when_the_simplest_is_not_as_good():
     found = verdict(experiment(), [*low_load(), *high_load(0.6, 0.3, 0.0)])
     assert "batching with a 5 ms delay serves 2.5× as many" in found.text
+
+
+def three_loads(low, middle, high):
+    """At each load the share of the requests that is late with batching off, and on: low, middle and high."""
+    design = experiment(factors={LOAD: (0.1, 0.8, 1.2), "model.batching": (None, DELAYS[0])})
+    cells = [
+        cell(load, level, rate=rate, latency_ms=8, late=late)
+        for (load, rate), pair in zip(((0.1, 150), (0.8, 1200), (1.2, 1900)), (low, middle, high), strict=True)
+        for level, late in zip((OFF, NOW), pair, strict=True)
+    ]
+    return verdict(design, cells)
+
+
+@pytest.mark.parametrize(
+    ("loads", "says"),
+    [
+        (((0.5, 0.0), (0.5, 0.0), (0.5, 0.0)), "It holds at each of the 3 loads."),
+        (((0.0, 0.0), (0.5, 0.0), (0.5, 0.0)), "It holds at 2 of 3 loads: not at 10 % of saturation."),
+        (
+            ((0.0, 0.5), (0.0, 0.0), (0.5, 0.0)),
+            "It holds at 1 of 3 loads: not at 80 % of saturation, and worse at 10 % of saturation.",
+        ),
+    ],
+)
+def test_a_hypothesis_that_holds_says_where_and_where_not(loads, says):
+    """A gain at one load of three is no gain at all three."""
+    found = three_loads(*loads)
+    assert found.holds is True and says in found.text
+    holding = sum(load["answer"] == "yes" for load in found.where)
+    assert f"at {holding} of 3" in says or (holding == 3 and "each of the 3" in says)
+
+
+def test_what_is_told_first_is_what_the_cards_may_open_on():
+    assert three_loads((0.5, 0.0), (0.5, 0.0), (0.5, 0.0)).headline == {"level": NOW, "at": {LOAD: 1.2}}
+    assert three_loads((0.5, 0.0), (0.5, 0.0), (0.0, 0.0)).headline == {"level": NOW, "at": {LOAD: 0.8}}
+    assert verdict(experiment(), []).headline is None
+    assert verdict(experiment(), low_load()).headline["at"] == {LOAD: 0.1}  # also of what is not decided
 
 
 def test_from_none_in_time_to_all_is_told_in_rates():

@@ -93,3 +93,44 @@ def test_the_highest_load_that_can_be_compared_is_found_in_any_order() -> None:
     assert grid.highest(grid.loads) == "120 % of saturation"
     assert forbidding(grid.at(grid.baseline, "120 % of saturation")) == [text]
     assert forbidding(grid.at(grid.baseline, "80 % of saturation")) == []
+
+
+# --- what the headline is about ---------------------------------------------------------------------------------
+
+JUDGE = {"primary": "goodput_rps", "expect": "higher"}
+LATE = {**ON, "max_queue_delay_us": 5000}
+
+
+def judged(headline: dict[str, Any] | None, *ratios: tuple[Any, float, float | None]) -> dict[str, Any]:
+    """Effects (level, load, ratio; None: not comparable) of batching on two loads."""
+    effects = [
+        {
+            "level": level,
+            "at": {LOAD: load},
+            "metric": "goodput_rps",
+            "ratio": ratio,
+            "verdict": "not comparable" if ratio is None else "higher",
+        }
+        for level, load, ratio in ratios
+    ]
+    cells = [cell(level, load, 0, 1.0) for load in (0.1, 1.2) for level in (None, ON, LATE)]
+    return {"cells": cells, "verdict": {"effects": effects, **({"headline": headline} if headline else {})}}
+
+
+def test_cards_open_on_what_the_verdict_begins_with() -> None:
+    every = [(ON, 0.1, 1.0), (LATE, 0.1, 1.0), (ON, 1.2, 2.0), (LATE, 1.2, 3.0)]
+    told = judged({"level": {"max_batch_size": 32, "max_queue_delay_us": 2000}, "at": {LOAD: 0.1}}, *every)
+    assert Grid.of(told, "model.batching").headline(told, JUDGE) == ("2 ms delay", "10 % of saturation")
+
+
+def test_without_its_word_they_open_on_the_best_at_the_highest_load() -> None:
+    document = judged(None, (ON, 0.1, 9.0), (LATE, 0.1, 1.0), (ON, 1.2, 2.0), (LATE, 1.2, 3.0))
+    assert Grid.of(document, "model.batching").headline(document, JUDGE) == ("5 ms delay", "120 % of saturation")
+    alike = judged(None, (ON, 1.2, 2.9), (LATE, 1.2, 3.0))
+    assert Grid.of(alike, "model.batching").headline(alike, JUDGE)[0] == "2 ms delay"  # the first that is as good
+    fewer = judged(None, (ON, 0.1, 2.0), (LATE, 0.1, 1.0), (ON, 1.2, None), (LATE, 1.2, None))
+    assert Grid.of(fewer, "model.batching").headline(fewer, JUDGE) == ("2 ms delay", "10 % of saturation")
+    lower = judged(None, (ON, 1.2, 0.8), (LATE, 1.2, 0.5))
+    assert Grid.of(lower, "model.batching").headline(lower, {**JUDGE, "expect": "lower"})[0] == "5 ms delay"
+    nothing = judged(None)
+    assert Grid.of(nothing, "model.batching").headline(nothing, JUDGE) == ("2 ms delay", "120 % of saturation")

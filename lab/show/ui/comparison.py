@@ -26,7 +26,7 @@ from lab.show.ui.words import told, why_ended
 from lab.spec import Slo, parse
 
 HOLDS = {
-    True: ":green-badge[:material/check: The hypothesis holds]",
+    True: ":green-badge[:material/check: The hypothesis holds{where}]",
     False: ":orange-badge[:material/close: The hypothesis does not hold]",
     None: ":gray-badge[:material/help: Not decided]",
 }
@@ -117,9 +117,7 @@ def _happened(topic: Topic, folder: RunFolder, document: dict[str, Any]) -> Seen
     if not grid.levels:
         _two_by_two(topic.unmeasured(document), f"{topic.prefix}_known")
         return None
-    comparable = grid.comparable(document, judge["primary"])
-    decides = grid.highest(comparable or grid.loads)  # where a comparison may say something
-    level, load = _choose(topic, grid, decides, comparable.get(decides))
+    level, load = _choose(topic, grid, *grid.headline(document, judge))
     seen = Seen(folder, document, grid, level, load)
     if not guide.hides("verdicts"):
         betting.told(topic, folder, document)
@@ -156,7 +154,7 @@ def _cost(seen: Seen) -> None:
 
 def _headline(document: dict[str, Any]) -> None:
     verdict = document["verdict"]
-    st.markdown(HOLDS[verdict["holds"]])
+    st.markdown(HOLDS[verdict["holds"]].format(where=_scope(verdict.get("where") or ())))
     headline, _, more = _without_badge(verdict["text"]).partition(". ")
     st.markdown(f"#### {headline.rstrip('.')}.")
     if more:
@@ -168,23 +166,30 @@ def _headline(document: dict[str, Any]) -> None:
         st.error("The answers differ, and a faster wrong answer is no gain.", icon=":material/error:")
 
 
+def _scope(where: Sequence[dict[str, Any]]) -> str:
+    """ " at 1 of 2 loads", " at every load"; "" of a single one."""
+    holding = sum(load["answer"] == "yes" for load in where)
+    if len(where) < 2 or not holding:
+        return ""
+    return " at every load" if holding == len(where) else f" at {holding} of {len(where)} loads"
+
+
 def _without_badge(text: str) -> str:
     """The verdict's text less the words that stand on the badge above it: the headline is what comes after them."""
     said = re.sub(r"^Not decided( yet)?[.:] ", "", text)
     return f"{said[0].upper()}{said[1:]}" if said else ""
 
 
-def _choose(topic: Topic, grid: Grid, decides: str, fit: tuple[str, ...] | None) -> tuple[str, str]:
-    """The level that is compared with the baseline, and the load: one choice a factor that has one."""
+def _choose(topic: Topic, grid: Grid, told: str, decides: str) -> tuple[str, str]:
+    """The level that is compared with the baseline, and the load: one choice a factor that has one, at first those that
+    the headline is about."""
     others = grid.others() or grid.levels
-    fit = fit or others
     choices = {path: options for path, options in grid.factors.items() if len(options) > 1}
     columns = iter(st.columns([3, *(2 for _ in choices)], vertical_alignment="bottom"))
-    likely = others[len(others) // 2]
     level = next(columns).segmented_control(
         f"Compare {grid.baseline} with",
         others,
-        default=likely if likely in fit else fit[0],
+        default=told,
         required=True,
         key=f"{topic.prefix}_level",
         bind="query-params",
