@@ -27,7 +27,7 @@ from lab import priority
 from lab.errors import InputError, RunError
 from lab.load.schedule import check_rate
 from lab.measure.records import Window
-from lab.spec import ClosedLoop, ModelSpec, Trace, Workload
+from lab.spec import ClosedLoop, ModelSpec, Steps, Trace, Workload
 
 ROOT = Path(__file__).resolve().parents[2]
 PREPARE_LIMIT_S = 120.0
@@ -202,7 +202,7 @@ class Generator:
         arrival = self._job.workload.arrival
         at_ns = time.perf_counter_ns()
         if rate_rps is not None:
-            if isinstance(arrival, ClosedLoop | Trace):
+            if isinstance(arrival, ClosedLoop | Trace | Steps):
                 raise InputError(f"rate_rps {rate_rps:g}: arrival {arrival.kind} has no rate to change")
             check_rate(rate_rps)
             at_ns += round(CHANGE_LEAD_S * 1e9)  # the same moment in every worker

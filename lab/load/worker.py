@@ -41,7 +41,7 @@ from lab.load.targets.triton_grpc import TracedGrpc, TritonGrpc
 from lab.load.targets.triton_http import TritonHttp
 from lab.load.targets.triton_stream import TritonStream
 from lab.spec import ClosedLoop as Users
-from lab.spec import ModelSpec, Trace, Workload
+from lab.spec import ModelSpec, Steps, Trace, Workload
 
 REPORT_S = 0.25
 """Rows are flushed and counts reported this often."""
@@ -148,7 +148,7 @@ class Worker:
         cap = workload.max_in_flight
         return OpenLoop(
             schedule=chunks(arrival, workload.duration_s, workload.seed),
-            rate_rps=0.0 if isinstance(arrival, Trace) else arrival.rate_rps or 0.0,
+            rate_rps=0.0 if isinstance(arrival, Trace | Steps) else arrival.rate_rps or 0.0,
             max_in_flight=None if cap is None else share(cap, self._worker, self._workers),
             **common,
         )

@@ -35,6 +35,7 @@ METRICS = {
     "decode_tokens_per_s_user": "token rate of one answer",
     "step_mean_s": "mean step",
     "prefill_fraction": "share of time on prompts",
+    "engine_busy_fraction": "share of time computing",
     "engine_batch_mean": "answers in a step, mean",
     "engine_running_mean": "mean running",
     "engine_waiting_mean": "mean waiting",
@@ -204,6 +205,7 @@ SAID: dict[str, dict[Any, str]] = {
     "quantizer": {"rtn": "RTN", "gptq": "GPTQ", "awq": "AWQ", "smoothquant": "SmoothQuant"},
 }
 """Levels that have words of their own, by the last part of their path."""
+SCALED_BY = {"concurrency": "concurrency", "queue": "queue length", "rps": "arrival rate"}
 LENGTHS = {"prompt_tokens": "prompts", "output_tokens": "answers", "stream_interval": "chunks"}
 
 
@@ -217,6 +219,11 @@ def precision_label(precision: str, quantizer: str | None = None) -> str:
 def _together(path: str, fields: dict[str, Any]) -> str:
     """Several fields that one level sets: "int4 GPTQ", "int8, KV cache in int8"."""
     rest = dict(fields)
+    if (pattern := rest.get("pattern")) is not None:  # which says what the others are
+        fraction = (rest.get("arrival") or {}).get("saturation_fraction")
+        return pattern if fraction is None else f"{pattern}, {_level('saturation_fraction', fraction)}"
+    if rest.get("scaling") is not None:
+        return f"scaled {_level('scaling', rest['scaling'])}"
     adapters = _adapters(rest.pop("adapters", None), bool(rest.pop("merge_adapters", False)))
     precision = rest.pop("precision", None)
     words = [] if precision is None else [precision_label(precision, rest.pop("quantizer", None))]
@@ -245,6 +252,8 @@ def _level(path: str, level: Any) -> str:
             return "batching off"
         delay_us = level.get("max_queue_delay_us", 0)
         return f"batching on, {format_setting_s(delay_us / 1e6) if delay_us else 'no'} delay"
+    if name == "scaling":
+        return "no scaling" if level is None else f"by {SCALED_BY[level.get('metric', 'concurrency')]}"
     if name in SAID and isinstance(level, str | int | None) and level in SAID[name]:
         return SAID[name][level]
     if name in LENGTHS:

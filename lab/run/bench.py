@@ -23,6 +23,7 @@ from lab.run.copies import served_as
 from lab.run.equality import Answer, ask, workload_of
 from lab.run.folder import RunFolder
 from lab.run.plan import Block
+from lab.run.scaler import scaling
 from lab.serve import weights
 from lab.serve.address import address
 from lab.serve.borrowed import Borrowed
@@ -159,6 +160,17 @@ class Bench:
         self.put(block.model)
         for own in served_as(block.model):
             self._settle(own)
+        with scaling(self.server, block.model, self.folder, index) as scale:
+
+            def ticked(phase: str, progress: Progress) -> None:
+                scale(progress)
+                on_tick(phase, progress)
+
+            if block.model.scaling is not None:  # it will not stay as it was loaded
+                self._in_force.pop(block.model.name, None)
+            return self._measured(index, block, ticked)
+
+    def _measured(self, index: int, block: Block, on_tick: Callable[[str, Progress], None]) -> Progress:
         generator, folder = self.generator, self.folder
         model, workload = block.model, block.workload
         window = generator.begin(self._job(index, block))

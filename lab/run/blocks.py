@@ -14,7 +14,7 @@ from lab.measure.server import ServerDelta, server_delta
 from lab.measure.summary import Summary, summarize
 from lab.run.copies import served_as, summed
 from lab.run.folder import RunFolder
-from lab.spec import ClosedLoop, Experiment, ModelSpec, Workload, parse
+from lab.spec import ClosedLoop, Experiment, ModelSpec, Slo, Workload, parse
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,11 @@ class BlockResult:
     window: Window
     requests: Requests
     summary: Summary
+    workload: Workload
 
 
-def block_results(folder: RunFolder, experiment: Experiment) -> list[BlockResult]:
-    """Every block of the run that began, in order, summarised."""
+def block_results(folder: RunFolder, experiment: Experiment, slo: Slo | None = None) -> list[BlockResult]:
+    """Every block of the run that began, in order, summarised: against its own objective, or against `slo`."""
     events = folder.events()
     starts = [e for e in events if e["kind"] == "block_start"]
     if not starts:
@@ -47,6 +48,7 @@ def block_results(folder: RunFolder, experiment: Experiment) -> list[BlockResult
         end = ends.get(start["block"]) or _unfinished(start, requests)
         window = Window(start["start_ns"], start["measured_from_ns"], max(end["end_ns"], start["measured_from_ns"]))
         name, served = start["model"]["name"], served_as(parse(ModelSpec, start["model"]))
+        workload = parse(Workload, start["workload"])
         watched = between(telemetry, window.start_ns, window.end_ns)
         if len(served) > 1:
             watched = summed(watched, [own.name for own in served], name)
@@ -54,11 +56,11 @@ def block_results(folder: RunFolder, experiment: Experiment) -> list[BlockResult
             requests,
             window=window,
             planned=end["planned"],
-            slo=experiment.slo,
+            slo=slo or workload.slo or experiment.slo,
             server=delta(server, name, window) if len(served) == 1 else None,
             telemetry=watched,
             model=name,
-            closed_loop=isinstance(parse(Workload, start["workload"]).arrival, ClosedLoop),
+            closed_loop=isinstance(workload.arrival, ClosedLoop),
         )
         summary = _doubted(summary, start, ends.get(start["block"]), ceiling_rps)
         results.append(
@@ -71,6 +73,7 @@ def block_results(folder: RunFolder, experiment: Experiment) -> list[BlockResult
                 window,
                 requests,
                 summary,
+                workload,
             )
         )
     return results

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from lab.errors import FolderError, InputError, RunError
-from lab.measure import fleet_words, lora, noise, rehearsal
+from lab.measure import autoscale_words, fleet_words, lora, noise, patterns, rehearsal
 from lab.measure.answers import unequal
 from lab.measure.compare import Effect
 from lab.measure.ending import Course, ending
@@ -21,7 +21,7 @@ from lab.measure.fleet import fleet
 from lab.measure.records import OK, OUTCOMES
 from lab.measure.summary import Summary
 from lab.measure.verdict import CellResult, Verdict, verdict
-from lab.run import designs, formats, passport, recording, swept, traced
+from lab.run import designs, formats, passport, promises, recording, scaled, swept, traced
 from lab.run.blocks import BlockResult as BlockResult
 from lab.run.blocks import between as between
 from lab.run.blocks import block_results as block_results
@@ -102,6 +102,13 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
         tuned = lora.with_effects(tuned, found.effects)
         text = " ".join(lora.sentences(tuned)) or found.text
         found = replace(found, holds=lora.holds(tuned), text=text, where=(), headline=None)
+    promised = promises.promised(experiment, blocks)
+    if promised is not None:
+        found = replace(found, text=" ".join([found.text, *patterns.sentences(promised)]).strip())
+    instances = scaled.scaled(experiment, events, blocks)
+    if instances is not None:
+        text = " ".join(autoscale_words.sentences(instances)) or found.text
+        found = replace(found, holds=autoscale_words.holds(instances), text=text, where=(), headline=None)
     cells = experiment.cells()
     in_formats = formats.of_blocks(experiment, blocks, told)
     return {
@@ -128,6 +135,8 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
         "formats": formats.of_run(experiment, told),
         "fleet": many,
         "lora": tuned,
+        "patterns": promised,
+        "autoscaling": instances,
         **starts.document,
         "rehearsal": rehearsed,
         "factorial": together,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.measure import fleet_words, lamps, lora, rehearsal
+from lab.measure import autoscale_words, fleet_words, lamps, lora, patterns, rehearsal
 from lab.measure.answers import all_equal
 from lab.measure.words import format_metric, format_seconds, level_label
 from lab.run import format_text, starts
@@ -67,6 +67,11 @@ def lines(document: dict[str, Any]) -> list[str]:
         out += ["", lora.loading(tuned), "", *aligned(lora.table(tuned))]
     if rehearsed := document.get("rehearsal"):
         out += ["", *aligned(rehearsal.table(rehearsed))]
+    if scaling := document.get("autoscaling"):
+        out += ["", *aligned(autoscale_words.table(scaling))]
+    if ways := document.get("patterns"):
+        out += ["", "Share within each promise, and what a good item costs beside the cheapest:"]
+        out += aligned(patterns.table(ways))
     if fleet := document.get("fleet"):
         out += [line for said in fleet_words.besides(fleet) for line in ("", said)]
         out += ["", *aligned(fleet_words.table(fleet))]

@@ -22,6 +22,8 @@ PAGES = {
     "kv_cache": ("pages/kv_cache.py", ":material/memory:"),
     "multi_model": ("pages/memory.py", ":material/view_cozy:"),
     "lora": ("pages/memory.py", ":material/view_cozy:"),
+    "patterns": ("pages/patterns.py", ":material/route:"),
+    "autoscaling": ("pages/patterns.py", ":material/route:"),
     "llm_batching": ("pages/scheduling.py", ":material/view_timeline:"),
     "quantization": ("pages/quantization.py", ":material/compress:"),
     "cold_start": ("pages/cold_start.py", ":material/ac_unit:"),
