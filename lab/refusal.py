@@ -45,7 +45,7 @@ def one_line(error: ValidationError, kind: type[BaseModel]) -> str:
     place, value = _find(kind, first["loc"]), first["input"]
     match first["type"]:
         case "extra_forbidden":
-            return _no_such_field(place)
+            return _no_such_field(place, value)
         case "missing":
             return f"{place.path} is missing; allowed: {allowed(place.annotation)}"
         case "union_tag_not_found" | "union_tag_invalid" if isinstance(value, Mapping):
@@ -134,15 +134,29 @@ def _inside(here: Any, part: int | str) -> Any:
     return inner[part] if isinstance(part, int) and part < len(inner) else inner[-1]
 
 
-def _no_such_field(place: _Place) -> str:
+def _no_such_field(place: _Place, value: Any) -> str:
     above, _, name = place.path.rpartition(".")
     fields = place.holder.model_fields if place.holder else {}
     having = [f'"{tag}"' for tag, model in place.kinds.items() if name in model.model_fields]
     if having:
         own = fields["kind"].default
         have = f"kind {having[0]} has" if len(having) == 1 else f"kinds {', '.join(having)} have"
-        return f'{place.path}: kind "{own}" has no such field, {have}; set {above} whole to change its kind'
+        said = f'{place.path}: kind "{own}" has no such field, {have}; set {above} whole to change its kind'
+        return f"{said}{_such_as(above, place.kinds, name, value)}"
     return f"{place.path}: there is no such field{nearest(name, fields)}"
+
+
+def _such_as(above: str, kinds: Mapping[str, type[BaseModel]], name: str, value: Any) -> str:
+    """ ", such as workload.arrival={"kind": "closed", "concurrency": 8}" of the first kind that needs no more."""
+    for tag, model in kinds.items():
+        if name in model.model_fields:
+            whole = {"kind": tag, name: value}
+            try:
+                model.model_validate(whole)
+            except ValidationError:
+                continue
+            return f", such as {above}={_shown(whole)}"
+    return ""
 
 
 # --- annotations --------------------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ if folder is None:
     cassettes.player()
     st.stop()
 
-status, compares = folder.status(), len(folder.document["cells"]) > 1
+status = folder.status()
+flight.lead_on(folder, status)
 flight.header(folder, status)
 if status.active and not cassettes.is_recorded(folder):
     controls.show(folder)
@@ -22,8 +23,6 @@ if cassettes.watchable(folder):
     flight.panel(folder, window_s, log, paused)
 if not status.active:
     with st.container(horizontal=True):
-        if compares:
-            runs.link(folder.run_id, folder.document["experiment"]["id"], "See what happened")
         st.page_link("pages/runs.py", label="All runs", icon=":material/list:")
         if st.button("Start another load", key="another", type="tertiary", icon=":material/play_arrow:"):
             del st.query_params["run"]

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from lab.show.ui import cassettes, frame, guide, listing, reads, runs
+from lab.show.ui import cassettes, frame, guide, listing, reads, runs, teaser
 
 frame.with_app()
 st.title("What does dynamic batching buy on this machine?")
@@ -36,7 +36,9 @@ note.caption(
     else "A quick run: its figures are rough and say so. The whole experiment starts from Dynamic batching."
 )
 if pressed:
-    runs.start("batching", [], quick=True, page="pages/live.py")
+    runs.start("batching", [], quick=True, page="pages/live.py", then="batching")
+
+teaser.newest_verdict()
 
 st.subheader("Other questions")
 questions = (

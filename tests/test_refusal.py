@@ -88,15 +88,15 @@ def test_what_the_vocabulary_itself_complains_of_stands_as_it_says_it():
             "workload.arrival.concurrency",
             4,
             {},
-            'workload.arrival.concurrency: kind "poisson" has no such field, kind "closed" has; '
-            "set workload.arrival whole to change its kind",
+            'workload.arrival.concurrency: kind "poisson" has no such field, kind "closed" has; set workload.arrival '
+            'whole to change its kind, such as workload.arrival={"kind": "closed", "concurrency": 4}',
         ),
         (
             "workload.arrival.rate_rps",
             4,
             CLOSED,
-            'workload.arrival.rate_rps: kind "closed" has no such field, kinds "poisson", "constant", "gamma" have; '
-            "set workload.arrival whole to change its kind",
+            'workload.arrival.rate_rps: kind "closed" has no such field, kinds "poisson", "constant", "gamma" have; set '
+            'workload.arrival whole to change its kind, such as workload.arrival={"kind": "poisson", "rate_rps": 4}',
         ),
         (
             "workload.arrival.think",

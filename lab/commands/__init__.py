@@ -37,6 +37,7 @@ COMMANDS = {
     "prices": "what an hour of which machine costs, by which source",
     "compare": "two to six runs against the first",
     "plan": "replicas, cost and limits at a target, predicted from a run, with the error of such predictions",
+    "review": "what a sceptic would ask of a run, and what is waived by name",
     "report": "one file for a review: HTML, or Markdown by its name",
     "selftest": "the lab measures itself against servers whose truth is known",
 }

@@ -16,7 +16,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from lab.run import results
+    from dataclasses import asdict
+
+    from lab.run import results, waivers
     from lab.run.folder import RunFolder
 
     try:
@@ -24,5 +26,8 @@ def run(options: argparse.Namespace) -> int:
         document = results.document(folder)
     except FolderError as error:
         raise InputError(str(error)) from None
+    kept = waivers.kept(folder)
+    if kept:
+        document = {**document, "waivers": [asdict(waiver) for waiver in kept.values()]}
     tell(document, folder.document["experiment"], options)
     return 0

@@ -113,11 +113,6 @@ def decide(found: Sequence[Row], questions: Sequence[Question]) -> Decision:
     return Decision(True, f"Ready: all {plural(len(found), 'requirement')} are met by measurement{tail}.")
 
 
-def waived(given: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-    """{code: "WHO: WHY"} of the waivers that have both; one without a name or a reason waives nothing."""
-    return {code: f"{who.strip()}: {why.strip()}" for code, (who, why) in given.items() if who.strip() and why.strip()}
-
-
 def _said(status: Status) -> str:
     return {"not met": "is not met"}.get(status, status if status == "cannot be told" else f"was {status}")
 

@@ -1,7 +1,7 @@
 """Changes to a run while it runs: a page appends a line, the runner reads it within a tick and applies it.
 
-The file `control.jsonl` in the run folder is the only thing that a page writes there. Each change carries an id, so a
-repeated click is applied once. What may be changed:
+The file `control.jsonl` in the run folder, and `waivers.jsonl` (lab/run/waivers.py), are all that a page writes there,
+line by line. Each change carries an id, so a repeated click is applied once. What may be changed:
 
     {"stop": true}                                   any run
     {"rate_rps": 200}                                a run of one cell with an open loop
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.errors import InputError
+from lab.errors import FolderError, InputError
 from lab.measure import formats
 from lab.run.folder import RunFolder
 from lab.spec import ClosedLoop, ModelSpec, Workload, nearest, set_path, set_paths
@@ -50,15 +50,22 @@ def send(run_id: str, change: dict[str, Any]) -> str:
     if field not in FIELDS:
         raise InputError(f"control field {field!r}: there is no such field{nearest(field, FIELDS)}")
     change_id = secrets.token_hex(4)
-    line = json.dumps({"id": change_id, **change}) + "\n"
-    path = RunFolder.open(run_id).path / "control.jsonl"
-    # One write of one short line to a file opened for appending does not mix with another page's line.
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        os.write(descriptor, line.encode())
-    finally:
-        os.close(descriptor)
+    append(run_id, "control.jsonl", {"id": change_id, **change})
     return change_id
+
+
+def append(run_id: str, name: str, value: dict[str, Any]) -> None:
+    """`value` as one more line of a file in the run's folder. FolderError when it cannot be written."""
+    path = RunFolder.open(run_id).path / name
+    try:
+        # One write of one short line to a file opened for appending does not mix with another page's line.
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(descriptor, (json.dumps(value) + "\n").encode())
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise FolderError(f"{path}: cannot be written: {error.strerror}; make room and try again") from None
 
 
 class Inbox:

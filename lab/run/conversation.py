@@ -18,7 +18,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tritonclient.grpc as triton
@@ -52,15 +52,31 @@ class Piece:
     output_tokens: int | None
 
 
-def why_not(spec: ModelSpec) -> str | None:
-    """Why `spec` cannot be talked to now, in one line with the remedy; None when `prepare` may be called."""
+Lack = Literal["quiet", "server", "weights"]
+
+
+def lacking(spec: ModelSpec) -> tuple[Lack, str] | None:
+    """What keeps `spec` from being talked to now, and one line about it; None when `prepare` may be called."""
     if (holder := who_measures()) is not None:
-        return f"Run {holder} measures now, and a second user would falsify its figures; wait or stop it."
+        return "quiet", f"Run {holder} measures now, and a second user would falsify its figures; wait or stop it."
     if Server.attach() is None:
-        return "No Triton runs; start the dashboard with `make lab`, or `python -m lab serve` beside it."
+        return "server", "No Triton runs."
     if not weights.is_ready(spec):
-        return f"The weights of {spec.name} are not here; `python -m lab fetch {spec.family}` brings them."
+        return "weights", f"The weights of {spec.name} are not here."
     return None
+
+
+REMEDIES: Mapping[Lack, str] = {
+    "quiet": "",
+    "server": " Start the dashboard with `make lab`, or `python -m lab serve` beside it.",
+    "weights": " `python -m lab fetch {family}` brings them.",
+}
+
+
+def why_not(spec: ModelSpec) -> str | None:
+    """The same in one line with the command that helps."""
+    found = lacking(spec)
+    return None if found is None else found[1] + REMEDIES[found[0]].format(family=spec.family)
 
 
 def prepare(spec: ModelSpec) -> str:

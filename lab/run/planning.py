@@ -145,6 +145,12 @@ def _of_one_model(folder: RunFolder, blocks: Sequence[Measured]) -> list[Measure
     name = f"run {folder.run_id}"
     if folder.status().active:
         raise InputError(f"{name}: it goes on; allowed: a run that has ended")
+    recorded = folder.document.get("recorded")
+    if recorded and recorded["requests_one_in"] > 1:
+        raise InputError(
+            f"{name}: only 1 in {recorded['requests_one_in']} requests of this recording is kept, and a plan replays "
+            f"all of them; {NEEDED}"
+        )
     if folder.document["experiment"].get("fleet"):
         raise InputError(f"{name}: many models behind one budget are not modelled; {NEEDED}")
     if any(event["kind"] == "change" for event in folder.events()):

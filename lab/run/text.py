@@ -78,6 +78,9 @@ def lines(document: dict[str, Any]) -> list[str]:
     if document["problems"]:
         out += ["", "What makes it doubtful:"]
         out += [f"- {doubt(problem)} {problem['remedy']}".rstrip() for problem in document["problems"]]
+    if waived := document.get("waivers"):
+        out += ["", "Waived by name (`python -m lab review RUN` has the questions):"]
+        out += [f"- {one['code']}, by {one['who']}, {one['utc'][:10]}: {one['why']}" for one in waived]
     return out
 
 

@@ -20,12 +20,13 @@ everything fetched, plus what runs record."""
 @dataclass(frozen=True)
 class Check:
     """`remedy` is empty where there is nothing to do. A check that is `ok` may still carry one: what would be
-    better."""
+    better. `fetch`: what `python -m lab fetch` would bring, "" where that is not what is missing."""
 
     name: str
     ok: bool
     found: str
     remedy: str
+    fetch: str = ""
 
 
 def checks() -> list[Check]:
@@ -65,7 +66,7 @@ def _checks() -> Iterator[Check]:
 
 def _fetched(name: str, there: bool, place: str, word: str) -> Check:
     remedy = "" if there else f"python -m lab fetch {word} (else fetched at first use)"
-    return Check(name, there, place if there else "not fetched", remedy)
+    return Check(name, there, place if there else "not fetched", remedy, "" if there else word)
 
 
 def _server() -> Check:

@@ -18,6 +18,8 @@ from lab.measure.words import NOT_MEASURED, format_fraction, format_metric, form
 from lab.run import prices
 from lab.run.folder import RunFolder
 from lab.run.live import RECENT_S, LiveView
+from lab.run.status import Status
+from lab.serve.process import last_lines
 from lab.show.charts.figure import Chart
 from lab.show.charts.live import recorder
 from lab.show.in_force import in_force
@@ -37,7 +39,7 @@ def moment(
         "state": STATES.get(view.status.state, (view.status.state, "gray"))[:2],
         "settings": " · ".join(_settings(view, one_cell=one_cell)) if view.status.active else "",
         "progress": None if one_cell or not view.status.active else view.status.progress,
-        "covers": _covers(view, summary),
+        "covers": _covers(folder, view, summary),
         "cards": [] if summary is None else _cards(summary),
         "cost": ""
         if summary is None or price is None
@@ -93,19 +95,24 @@ def _load(arrival: dict[str, Any]) -> str:
     return level_label(field, arrival[field]) if arrival.get(field) is not None else str(arrival["kind"])
 
 
-def _covers(view: LiveView, summary: Summary | None) -> str:
-    """Which time the figures below it are of."""
+def _covers(folder: RunFolder, view: LiveView, summary: Summary | None) -> str:
+    """Which time the figures below it are of; where there are none yet, what is waited for."""
     if summary is None:
-        return (
-            "Warming up: figures begin when it is over; the chart shows it already."
-            if view.status.state == "warm-up"
-            else ""
-        )
+        return _awaited(folder, view.status) if view.status.active else ""
     if not view.status.active:
         return "The whole run, without its warm-up"
     if summary.window_s is None or summary.window_s >= RECENT_S - 1:
         return "Last minute"
     return f"Last {summary.window_s:.0f} s"
+
+
+def _awaited(folder: RunFolder, status: Status) -> str:
+    if status.state == "warm-up":
+        return "Warming up: figures begin when it is over; the chart shows it already."
+    if status.state == "queued":
+        return f"One run measures at a time, and this one waits for its turn: {status.phase}."
+    said = next(iter(last_lines(folder.path / "log.txt", 1)), "").partition(" ")[2]
+    return f"Nothing is measured yet: {said or 'its process has begun'}."
 
 
 def _cards(summary: Summary) -> list[dict[str, str]]:

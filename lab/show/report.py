@@ -25,6 +25,7 @@ from lab.measure.versus import versus
 from lab.measure.words import format_metric, level_label, metric_label, objective_label, plural
 from lab.run import format_text, prices, results
 from lab.run import sides as stored
+from lab.run import waivers as kept
 from lab.run.folder import RunFolder
 from lab.run.sides import Name
 from lab.run.text import COLUMNS, TOKEN_COLUMNS
@@ -85,7 +86,8 @@ def report(
     use: Use | None = None,
     waivers: Mapping[str, str] | None = None,
 ) -> Report:
-    """The report on these runs, one to six. `waivers` answer open questions of the first, {code: who and why}.
+    """The report on these runs, one to six. `waivers` answer open questions of the first, {code: who and why}, besides
+    those that each run keeps (lab/run/waivers.py).
     FolderError for a run that cannot be read, InputError for a waiver of what is not asked."""
     folders = [RunFolder.open(name.run_id) for name in names[:MOST]]
     documents = [results.document(folder) for folder in folders]
@@ -100,7 +102,7 @@ def report(
         sections += _of_run(folder, document, price, use or Use(), of)
         caveats = _caveats(folder, document, price, use or Use())
         asked = questions(document, folder.document["experiment"], caveats)
-        asked = waive(asked, waivers or {}) if n == 0 else asked
+        asked = waive(asked, {**kept.told(folder, asked), **(waivers or {} if n == 0 else {})})
         sections.append(Section(f"What a reviewer would ask{of}", list(asked)))
         sections.append(Section(f"Run it again{of}", [Code(_command(folder)), _hashes(folder)]))
     experiment = folders[0].document["experiment"]

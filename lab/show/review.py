@@ -33,7 +33,7 @@ def record(
             "status": [row.status for row in rows],
         }
     )
-    signed = [f"{code}: {text}" for code, text in (waivers or {}).items()]
+    signed = [f"{code}: waived by {text}" for code, text in (waivers or {}).items()]
     first = Section("Decision", [decision.text, f"Under review: {setting}.", *signed])
     checked = Section("Requirements and evidence", [table, used(rows)] if rows else ["Nothing is asked of it."])
     return replace(found, title=title, verdict=decision.text, sections=[first, checked, *found.sections])

@@ -12,9 +12,10 @@ import streamlit as st
 from streamlit.components.v2 import manifest_scanner
 from streamlit.runtime.scriptrunner import script_runner
 
-from lab.run import results
+from lab.run import launch, results
 from tests.once import once
 from tests.show import synthetic, synthetic_llm
+from tests.show.pages import load_run
 
 DONE, STOPPED, FAILED = (
     "20261130-010101-batching-done",
@@ -92,3 +93,18 @@ def document(shelf: Path, lab_home: Path) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAB_HOME", str(shelf))
         return results.document(results.RunFolder.open(DONE))
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What would have been started; each start leaves a folder of a run that goes on."""
+    calls: list[tuple[Any, ...]] = []
+
+    def start(experiment_id: str, settings: list[str], quick: bool, run_id: str, bet: str | None = None) -> str:
+        calls.append((experiment_id, settings, quick, run_id))
+        if len({call[3] for call in calls}) == len(calls):
+            load_run(run_id)
+        return run_id
+
+    monkeypatch.setattr(launch, "start", start)
+    return calls

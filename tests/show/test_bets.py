@@ -12,7 +12,7 @@ from lab.run import results
 from lab.run.folder import RunFolder
 from lab.show.bets import SIZES, Bet, Scored, judged, score, tally
 from tests.show.conftest import DONE, KV_CACHE, LLM_BATCHING, QUANTIZATION
-from tests.show.test_pages import open_page, words
+from tests.show.pages import open_page, words
 
 
 def effect(verdict: str, ratio: float | None, low: float | None = None, high: float | None = None) -> dict[str, Any]:

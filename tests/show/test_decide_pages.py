@@ -11,7 +11,7 @@ from lab.measure.prices import written
 from lab.run import prices
 from lab.show.ui import reads
 from tests.show.conftest import DONE, FAILED, KV_CACHE, LLM_BATCHING, LLM_LOAD, STOPPED
-from tests.show.test_pages import charts, open_page, words
+from tests.show.pages import charts, open_page, words
 
 pytestmark = pytest.mark.pages
 

@@ -14,7 +14,7 @@ from lab.show.drills.drill import DECKS, Choice, Points, Posed, pose, said
 from lab.show.drills.sheet import sheet
 from lab.show.drills.source import Source
 from tests.show.conftest import DONE, KV_CACHE, LLM_BATCHING, LLM_LOAD, QUANTIZATION
-from tests.show.test_pages import charts, open_page, words
+from tests.show.pages import charts, open_page, words
 
 CONCEPTS = {
     "throughput", "TTFT", "tail latency", "cost", "online", "batch", "streaming", "batching", "quantization",

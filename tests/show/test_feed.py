@@ -14,7 +14,7 @@ from lab.run.live import Live
 from lab.show import feed
 from lab.show.moment import draw, moment
 from tests.show.conftest import DONE, FAILED, LLM_LOAD
-from tests.show.test_pages import GOING, begun, load_run
+from tests.show.pages import GOING, begun, load_run
 
 
 def ask(run_id: str, query: str = "") -> tuple[int, dict[str, Any]]:

@@ -7,7 +7,7 @@ import pytest
 from lab.show import tracks
 from lab.show.tracks import TRACKS
 from tests.show.conftest import DONE
-from tests.show.test_pages import PROJECT, open_page, words
+from tests.show.pages import PROJECT, open_page, words
 
 
 def test_each_track_takes_as_long_as_it_says_and_visits_pages_that_exist() -> None:

@@ -7,8 +7,9 @@ import pytest
 
 from lab.__main__ import main
 from lab.measure.planner import calibrator, heldout
+from lab.run import cassette
 from tests.show.conftest import DONE, LLM_BATCHING, LLM_LOAD
-from tests.show.test_pages import charts, open_page, words
+from tests.show.pages import charts, open_page, words
 
 pytestmark = pytest.mark.pages
 
@@ -70,9 +71,17 @@ def test_a_run_that_cannot_be_planned_from_says_which_can(full_home: Path) -> No
     assert {"p_run_batching", "p_run_llm_batching"} <= {button.key for button in app.button}
 
 
-def test_nothing_measured_yet(empty_home: Path) -> None:
+def test_where_nothing_was_measured_it_plans_from_a_recording_that_has_all_requests(empty_home: Path) -> None:
     app = open_page("plan")
     assert not app.exception and not app.error
+    assert "Left out and predicted" in words(app) and "Recorded on another machine" in app.info[0].proto.title
+
+
+def test_a_recording_of_which_requests_are_missing_is_not_planned_from(empty_home: Path) -> None:
+    thinned = next(m for m in cassette.shipped().values() if m.requests_one_in > 1)
+    app = open_page("plan", run=thinned.run)
+    assert not app.exception and not app.error
+    assert f"only 1 in {thinned.requests_one_in} requests of this recording is kept" in app.warning[0].value
 
 
 def test_a_bad_link_falls_back(full_home: Path) -> None:

@@ -14,8 +14,8 @@ from lab.show.ui import reads
 from lab.spec import ModelSpec
 from tests.show import synthetic_llm
 from tests.show.conftest import QUANTIZATION
+from tests.show.pages import GOING, charts, open_page, sent, words
 from tests.show.synthetic import Author
-from tests.show.test_pages import GOING, charts, open_page, sent, words
 
 pytestmark = pytest.mark.pages
 

@@ -1,28 +1,33 @@
 """The page Design review, recorded runs on pages, and the decision record."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from streamlit.testing.v1 import AppTest
 
+from lab.__main__ import main
 from lab.measure.redteam import questions
-from lab.measure.review import Requirements, decide, rows, waived
-from lab.run import cassette, results
+from lab.measure.review import Requirements, decide, rows
+from lab.run import cassette, results, waivers
 from lab.run.folder import RunFolder
 from lab.run.sides import Name
 from lab.show.charts.review import used
+from lab.show.report import report
 from lab.show.report_html import to_html
 from lab.show.report_markdown import to_markdown
 from lab.show.review import record
 from tests.show.conftest import DONE, LLM_LOAD, QUANTIZATION, STOPPED
-from tests.show.test_pages import charts, open_page, words
+from tests.show.pages import charts, open_page, words
+
+pytestmark = pytest.mark.pages
 
 
 @pytest.mark.parametrize("run", [STOPPED, LLM_LOAD, QUANTIZATION])
 def test_every_kind_of_run_can_be_reviewed(run: str, full_home: Path) -> None:
     app = open_page("review", run=run, v_rate="100", v_latency="50")
     assert not app.exception and not app.error
-pytestmark = pytest.mark.pages
-
     assert len(app.metric) == 4 and len(charts(app)) <= 1
 
 
@@ -38,10 +43,39 @@ def test_requirements_are_in_the_link_and_nothing_asked_is_not_ready(full_home: 
 def test_a_waiver_needs_a_name_and_a_reason(full_home: Path) -> None:
     app = open_page("review", run=DONE, v_rate="1")
     before = int(app.metric[2].value)
-    app.text_input(key="v_who_seed").set_value("Ann").run()
+    app.text_input(key="v_who_seed").set_value("Ann")
+    submit(app, "seed").click().run()
     assert int(app.metric[2].value) == before
-    app.text_input(key="v_why_seed").set_value("one draw will do").run()
+    assert app.error[0].value == (
+        "waiver 'seed' has no reason; allowed: a name and a reason, up to 500 characters each"
+    )
+    assert waivers.kept(RunFolder.open(DONE)) == {}
+
+
+def test_a_waiver_stays_with_the_run_and_every_form_of_it_says_so(
+    full_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = open_page("review", run=DONE, v_rate="1")
+    before = int(app.metric[2].value)
+    app.text_input(key="v_who_seed").set_value("Ann <b>")
+    app.text_input(key="v_why_seed").set_value("one draw will do")
+    submit(app, "seed").click().run()
     assert int(app.metric[2].value) == before - 1 and app.metric[3].value == "1"
+    another = open_page("review", run=DONE, v_rate="1")  # another browser
+    assert another.metric[3].value == "1" and "one draw will do" in words(another)
+    assert "one draw will do" in to_html(report([Name(DONE)])) and "<b>, 2" not in to_html(report([Name(DONE)]))
+    for command in (["show", DONE], ["review", DONE]):
+        assert main(command) == 0
+        assert "one draw will do" in capsys.readouterr().out
+    another.button(key="v_back_seed").click().run()
+    assert another.metric[3].value == "0"
+    lines = (RunFolder.open(DONE).path / waivers.FILE).read_text().splitlines()
+    assert [json.loads(line)["why"] for line in lines] == ["one draw will do", ""]  # what was said is not unsaid
+
+
+def submit(app: AppTest, code: str) -> Any:
+    """The button of a question's form."""
+    return next(b for b in app.button if b.form_id == f"v_form_{code}")
 
 
 def test_the_record_says_decision_evidence_waivers_and_hashes(full_home: Path) -> None:
@@ -49,9 +83,9 @@ def test_the_record_says_decision_evidence_waivers_and_hashes(full_home: Path) -
     cell = next(c for c in document["cells"] if c["role"] == "cell")
     found = rows(Requirements(rate_rps=1.0, latency_s=5.0), cell["summary"])
     asked = questions(document, RunFolder.open(DONE).document["experiment"])
-    waivers = waived({q.code: ("Ann <b>", "it will do") for q in asked if q.status == "open"})
+    given = {q.code: "Ann <b>: it will do" for q in asked if q.status == "open"}
     decision = decide(found, [])
-    made = record("Digits at 1 req/s", "batching off", decision, found, [Name(DONE)], waivers=waivers)
+    made = record("Digits at 1 req/s", "batching off", decision, found, [Name(DONE)], waivers=given)
     assert [s.title for s in made.sections[:2]] == ["Decision", "Requirements and evidence"]
     assert made.open_questions == 0
     html, text = to_html(made), to_markdown(made)

@@ -14,8 +14,8 @@ from lab.show.drills import starts
 from lab.show.drills.drill import pose
 from lab.show.drills.source import Source
 from lab.show.ui import runs
+from tests.show.pages import charts, open_page, words
 from tests.show.synthetic import MIB, SECOND, Author
-from tests.show.test_pages import charts, open_page, words
 
 pytestmark = pytest.mark.pages
 

@@ -19,6 +19,10 @@ from lab.show import theme
 
 MAX_POINTS = 600
 """Points a trace may have on screen; more cost time in the browser and show nothing more."""
+MOST_LABEL = 28
+"""Characters at the end of a line, which take room from the plot."""
+NOTHING_HEIGHT = 130
+"""Pixels of a chart that has nothing to draw."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +82,10 @@ class End:
 
 
 def end_labels(ends: Sequence[End], y_range: tuple[float, float], *, log: bool, height: int) -> list[dict[str, Any]]:
-    """Annotations that name each line at its end. Labels that would overlap are pushed apart; `height` is the plot
-    area's height in pixels and `y_range` what it spans (in the axis' own unit, log10 on a log axis)."""
-    gap = 17
+    """Annotations that name each line at its end, without what all labels end in. Those that would overlap are pushed
+    apart; `height` is the plot area's height in pixels and `y_range` what it spans (in the axis' own unit, log10 on a
+    log axis)."""
+    gap, texts = 17, told_apart([end.text for end in ends])
     low, high = y_range
 
     def pixel(y: float) -> float:
@@ -96,7 +101,7 @@ def end_labels(ends: Sequence[End], y_range: tuple[float, float], *, log: bool, 
             {
                 "x": end.x,
                 "y": math.log10(end.y) if log else end.y,
-                "text": end.text,
+                "text": texts[end.text],
                 "showarrow": False,
                 "xanchor": "left",
                 "xshift": 10,
@@ -113,7 +118,18 @@ def end_labels(ends: Sequence[End], y_range: tuple[float, float], *, log: bool, 
 
 def room(ends: Sequence[End]) -> int:
     """Pixels to the right of the plot that the longest of these labels needs."""
-    return 22 + round(6.6 * max((len(end.text) for end in ends), default=0))
+    texts = told_apart([end.text for end in ends]).values()
+    return 22 + round(6.6 * max(map(len, texts), default=0))
+
+
+def told_apart(names: Sequence[str]) -> dict[str, str]:
+    """Each name without what all of several end in: "trees" and "digits" of "trees, batching on" and "digits, batching
+    on"; at most MOST_LABEL characters."""
+    parts = {name: name.split(", ") for name in names}
+    while len(parts) > 1 and all(len(of) > 1 for of in parts.values()) and len({of[-1] for of in parts.values()}) == 1:
+        parts = {name: of[:-1] for name, of in parts.items()}
+    short = {name: ", ".join(of) for name, of in parts.items()}
+    return {name: text if len(text) <= MOST_LABEL else f"{text[: MOST_LABEL - 1]}…" for name, text in short.items()}
 
 
 def log_range(values: npt.ArrayLike, *, least_decades: float = 1.0) -> tuple[float, float]:
@@ -192,11 +208,13 @@ def pattern(shape: str) -> dict[str, Any]:
 
 
 def nothing_to_draw(title: str, why: str, *, height: int = 320) -> Chart:
-    """A chart without data says so in its place, with the reason."""
+    """A chart without data says so in its place, with the reason, and takes no more room than that needs."""
+    height = min(height, NOTHING_HEIGHT)
     figure = {
         "data": [],
         "layout": theme.layout(
             height=height,
+            margin={"l": 8, "r": 8, "t": 8, "b": 8},
             xaxis={"visible": False},
             yaxis={"visible": False},
             annotations=[

@@ -174,7 +174,7 @@ def losses(formats: Sequence[Shown]) -> Chart:
     layout = theme.layout(
         height=height,
         margin={"l": 110, "r": 24, "t": 12, "b": 52},
-        xaxis=theme.axis(f"{unit} (bars: 95 % interval)", rangemode="normal"),
+        xaxis=theme.axis(unit, rangemode="normal"),
         yaxis=theme.axis("", type="category", autorange="reversed", showline=False, ticks="", ticklabelstandoff=8),
         shapes=[_upright(0.0)],
     )

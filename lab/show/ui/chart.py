@@ -68,10 +68,11 @@ def show(chart: Chart, key: str, *, heading: bool = True) -> None:
         "plotly": f"app/static/plotly.min.js?v={version('plotly')}",
     }
     _COMPONENT(data=data, key=key, height=chart.figure["layout"]["height"])
-    for note in chart.notes[:3]:
+    notes = chart.notes if chart.figure["data"] else chart.notes[1:]  # the first stands in the empty chart's place
+    for note in notes[:3]:
         st.caption(note)
-    if len(chart.notes) > 3:
-        st.caption(f"… and {len(chart.notes) - 3} more of this kind")
+    if len(notes) > 3:
+        st.caption(f"… and {len(notes) - 3} more of this kind")
     show_data(chart, key)
 
 

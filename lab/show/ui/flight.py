@@ -15,10 +15,12 @@ from lab.run.folder import RunFolder
 from lab.run.live import LiveView
 from lab.run.status import Status
 from lab.show.moment import draw, moment
-from lab.show.ui import chart, controls, pricing, reads, recording, runs
+from lab.show.ui import chart, controls, guide, pricing, reads, recording, runs
 from lab.show.ui.words import title_of, told, why_ended
 from lab.spec import FAMILIES, Batching, ModelSpec
 
+SKELETON = 640
+"""Height of what stands in for the recorder while the records are read, pixels."""
 WINDOWS: dict[str, int | None] = {"30 s": 30, "60 s": 60, "5 min": 300, "all": None}
 
 
@@ -49,20 +51,45 @@ def start_form() -> None:
             runs.start_live(spec, rate_rps)
 
 
+def lead_on(folder: RunFolder, status: Status) -> None:
+    """Go where the link wants to be once the run is done."""
+    then = st.query_params.get(runs.THEN, "")
+    if status.state == "done" and then in guide.PAGES and then != "live":
+        st.switch_page(f"pages/{then}.py", query_params={"run": folder.run_id})
+
+
 def header(folder: RunFolder, status: Status) -> None:
-    """What runs, in which state, and the button that ends it."""
+    """What runs, in which state, and the button that ends it; of one that is over, what it found."""
     title, button = st.columns([6, 1], vertical_alignment="bottom")
     line = _what(folder)
     title.title(line)
     if status.active:
         if button.button("Stop", icon=":material/stop:", key="stop", width="stretch"):
             _stop(folder.run_id)
+        if st.query_params.get(runs.THEN):
+            st.caption(":material/arrow_forward: Once it is done, this page goes on to what it found by itself.")
     elif status.state == "done":
-        st.info("The run is over. This is what it recorded.", icon=":material/check_circle:")
+        _found(folder)
     else:
         tell = st.error if status.state == "failed" else st.warning
         with told():
             tell(why_ended(status, reads.document(folder)), icon=":material/incomplete_circle:")
+
+
+def _found(folder: RunFolder) -> None:
+    """What a run that is done has found, and the way to where that is told."""
+    experiment_id = folder.document["experiment"]["id"]
+    page = runs.page_of(experiment_id)
+    with st.container(border=True):
+        st.markdown(":green-badge[:material/check_circle: done] The run is over; below is what it recorded.")
+        if page is None:
+            return
+        with told():
+            headline, _, _ = reads.document(folder)["verdict"]["text"].partition(". ")
+            if headline and not guide.hides("verdicts"):
+                st.markdown(f"#### {headline.rstrip('.')}.")
+        if st.button("See the verdict, and why", type="primary", icon=":material/gavel:", key="to_verdict"):
+            st.switch_page(page, query_params={"run": folder.run_id})
 
 
 def view_settings(*, active: bool) -> tuple[int | None, bool, bool]:
@@ -87,14 +114,19 @@ def view_settings(*, active: bool) -> tuple[int | None, bool, bool]:
 def panel(folder: RunFolder, window_s: int | None, log: bool, paused: bool) -> None:
     """The figures of the moment and the recorder below them."""
     environment, device = folder.document["environment"], folder.document["experiment"]["model"].get("device", "cpu")
-    place = st.container()
+    place = st.empty()
     with st.expander("The price that its cost is counted with", icon=":material/payments:", type="compact"):
         price = pricing.choose(environment, device)
-    view = reads.look(folder)
+    if st.session_state.get("looked_at") == folder.run_id:
+        view = reads.look(folder)
+    else:  # the first look reads all that was recorded; later ones put nothing in the recorder's place meanwhile
+        with place.skeleton(height=SKELETON):
+            view = reads.look(folder)
+        st.session_state["looked_at"] = folder.run_id
     drawn = draw(folder, view, window_s=window_s, log=log)
     asks = {"price": price.id, "log": str(int(log)), **({} if window_s is None else {"w": str(window_s)})}
     now = moment(folder, view, drawn, price=price, whole=_whole(folder, view))
-    with place:
+    with place.container():
         recording.recorder(now, folder.run_id, asks=asks, paused=paused, changed=reads.run_lines.clear)
         if not view.status.active:
             chart.show_data(drawn, "recorder")

@@ -12,7 +12,7 @@ from lab.errors import LabError
 from lab.home import home
 from lab.run import folder, results
 from lab.run.folder import RunFolder
-from lab.show.ui import reads, runs
+from lab.show.ui import chore, reads, runs
 from lab.show.ui.words import LOG, UNREADABLE, badge, cannot_be_shown, when
 
 PAGE_SIZE = 12
@@ -30,12 +30,19 @@ def readiness() -> None:
             st.markdown(":material/check_circle: **Everything a run needs is here.**")
         for check in missing:
             st.markdown(f":orange-badge[:material/build: {check.name}] {check.found}")
-            if check.remedy:
+            if check.remedy and not check.fetch:
                 st.caption(check.remedy)
+        if fetched := [check.fetch for check in missing if check.fetch]:
+            st.caption("Each is fetched when it is first used; or now, so that nobody waits later.")
+            chore.offer("fetch", "Fetch what is missing", ["fetch", *fetched], icon=":material/download:", done=forget)
         present = [check for check in checks if check.ok]
         with st.expander(f"{len(present)} checks passed", type="compact"):
             for check in present:
                 st.markdown(f":green[:material/check:] **{check.name}** · {check.found}")
+
+
+def forget() -> None:
+    reads.readiness.clear()
 
 
 def recent(count: int) -> None:

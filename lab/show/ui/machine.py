@@ -12,7 +12,7 @@ from lab.serve import record
 from lab.serve.process import last_lines
 from lab.serve.repository import config_pbtxt
 from lab.serve.triton import Server
-from lab.show.ui import reads
+from lab.show.ui import chore, reads
 from lab.spec import Batching, ModelSpec, parse
 
 LOG_LINES = 40
@@ -23,10 +23,11 @@ def server() -> None:
     attached = Server.attach()
     if attached is None:
         st.info(
-            "No managed Triton lives. `make lab` starts one beside this page; without it each run starts its own and "
-            "stops it afterwards.",
+            "No managed Triton lives. A run starts its own and stops it afterwards; the pages Try it and Live run "
+            "begin sooner with one that stays.",
             icon=":material/dns:",
         )
+        chore.offer("serve", "Start Triton", ["serve"], icon=":material/dns:", with_owner=True, done=reads.server.clear)
         return
     try:
         st.markdown(

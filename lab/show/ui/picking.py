@@ -13,16 +13,18 @@ import streamlit as st
 from lab.errors import LabError
 from lab.measure.sides import LETTERS, MOST
 from lab.run.folder import RunFolder
-from lab.run.sides import Name
+from lab.run.sides import Name, cells
+from lab.show.grid import Grid
 from lab.show.ui import cassettes, reads, runs
 from lab.show.ui.words import when
 
 MOST_LISTED = 500
 
 
-def run(label: str, key: str) -> RunFolder | None:
-    """The run in the link, else the newest that was measured, with a choice of another; None when there is none."""
-    lines = _ended() or reads.recorded_lines()
+def run(label: str, key: str, lines: Sequence[reads.RunLine] | None = None) -> RunFolder | None:
+    """The run in the link, else the newest of `lines` that was measured (of all that ended unless given), with a choice
+    of another; None when there is none."""
+    lines = lines if lines is not None else ended() or reads.recorded_lines()
     folder = runs.chosen(lambda line: line in lines)
     newest = reads.newest_measured(lines) if folder is None else None
     if folder is None and newest is None:
@@ -46,7 +48,7 @@ def run(label: str, key: str) -> RunFolder | None:
 def names() -> list[Name]:
     """The baseline and the others, as the link has them and as the two choices below change them. Those that lead
     nowhere are told, and left out."""
-    lines = _ended() or reads.comparable_recordings()
+    lines = ended() or reads.comparable_recordings()
     known = {line.run_id: _words(line) for line in lines}
     base, others = _asked(lines)
     listed = {**known, **{str(name): _named(name, known) for name in (*filter(None, [base]), *others)}}
@@ -84,14 +86,33 @@ def cell(name: Name, place: int, levels: Sequence[str], chosen: int) -> None:
 
 
 def _asked(lines: Sequence[reads.RunLine]) -> tuple[Name | None, list[Name]]:
-    """What the link asks for; without a baseline, the newest run that was measured."""
+    """What the link asks for; without a baseline, the newest run that was measured, and where it judges something, the
+    two cells that its verdict begins with."""
     base = _name(st.query_params.get("base", ""))
     others = [name for text in st.query_params.get_all("run") if (name := _name(text)) is not None]
     if base is None and (newest := reads.newest_measured(lines)) is not None:
-        base = Name(newest.run_id)
+        base, first = _judged(newest.run_id)
+        others = others or first
     if len(others) > MOST - 1:
         st.warning(f"The link names {len(others)} runs; the first {MOST - 1} are compared.", icon=":material/filter_5:")
     return base, list({str(name): name for name in others[: MOST - 1]}.values())
+
+
+def _judged(run_id: str) -> tuple[Name, list[Name]]:
+    """The baseline and the level of the verdict's headline, each as a cell; the run alone where it judges nothing."""
+    folder = RunFolder.open(run_id)
+    judge = folder.document["experiment"].get("judge")
+    document = reads.document(folder) if judge else {}
+    grid = Grid.of(document, judge["factor"], judge["baseline"]) if judge else None
+    if grid is None or not grid.others():
+        return Name(run_id), []
+    level, load = grid.headline(document, judge)
+    declared = cells(folder)
+    pair = [grid.cells_at(name, load) for name in (grid.baseline, level)]
+    if not all(pair) or any(found[0]["factors"] not in declared for found in pair):
+        return Name(run_id), []
+    base, other = (Name(run_id, declared.index(found[0]["factors"])) for found in pair)
+    return base, [other]
 
 
 def _name(text: str) -> Name | None:
@@ -106,7 +127,7 @@ def _name(text: str) -> Name | None:
     return name
 
 
-def _ended() -> list[reads.RunLine]:
+def ended() -> list[reads.RunLine]:
     return [line for line in reads.run_lines() if not line.active and line.state != "damaged"][:MOST_LISTED]
 
 

@@ -24,7 +24,7 @@ from lab.run import planning, prices
 from lab.run.folder import RunFolder
 from lab.run.planning import Plannable
 from lab.show.charts import plan as charts
-from lab.show.ui import chart, pricing, runs
+from lab.show.ui import chart, picking, pricing, reads, runs
 from lab.show.ui import setting as setting_of
 from lab.show.ui.cards import Card, cards
 from lab.spec import Slo, parse
@@ -35,6 +35,12 @@ RUNS_NEEDED = (
     ("batching", "Dynamic batching, quick (about a minute)"),
     ("llm_batching", "Continuous batching of a language model, quick (about two minutes)"),
 )
+
+
+def candidates() -> list[reads.RunLine]:
+    """Runs of several blocks, of which a plan may be made; recorded ones where this machine has none."""
+    own = [line for line in picking.ended() if line.cells > 1]
+    return own or [line for line in reads.comparable_recordings() if line.experiment == "llm_batching"]
 
 
 def page(folder: RunFolder) -> None:
@@ -57,7 +63,7 @@ def runs_needed() -> None:
     with st.container(horizontal=True):
         for experiment, label in RUNS_NEEDED:
             if st.button(label, key=f"p_run_{experiment}", icon=":material/play_arrow:"):
-                runs.start(experiment, [], True, "pages/live.py")
+                runs.start(experiment, [], True, "pages/live.py", then="plan")
 
 
 @st.cache_resource(max_entries=8, show_spinner="Leaving out each block of the run and predicting it")

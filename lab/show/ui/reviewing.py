@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from lab.measure.cost import Use
 from lab.measure.redteam import Question
 from lab.measure.review import Requirements, Row
 from lab.measure.words import plural
+from lab.run import waivers
 from lab.run.folder import RunFolder
 from lab.run.sides import Name
 from lab.show.charts.review import used
@@ -71,8 +72,9 @@ def page() -> None:
     caveats = pricing.caveats(price, Use(), document["environment"], device) if price is not None else ()
     questions = redteam.questions(document, experiment, caveats)
     place = st.container()
-    waivers = _questions(questions)
-    after = redteam.waive(questions, waivers)
+    waived = waivers.told(folder, questions)
+    after = redteam.waive(questions, waived)
+    _questions(folder, questions)
     decision = review.decide(rows, after)
     setting = ", ".join(words for words in (level, load) if words not in ("as it is", "this load")) or "as it is"
     with place:
@@ -92,7 +94,7 @@ def page() -> None:
             rows,
             [Name(folder.run_id)],
             price=price,
-            waivers=waivers,
+            waivers=waived,
         ),
         folder,
     )
@@ -152,25 +154,58 @@ def _evidence(rows: Sequence[Row]) -> None:
         chart.show(used(rows), key="v_used")
 
 
-def _questions(questions: Sequence[Question]) -> dict[str, str]:
-    """The open questions, each with a place to waive it; gives the waivers that have a name and a reason."""
-    given: dict[str, tuple[str, str]] = {}
+def _questions(folder: RunFolder, questions: Sequence[Question]) -> None:
+    """The open questions, each with a place to waive it or what it was waived for, then those that are answered."""
+    kept = waivers.kept(folder)
+    if refused := st.session_state.pop("v_refused", None):
+        st.error(refused, icon=":material/error:")
     for question in questions:
         if question.status != "open":
             continue
-        with st.expander(f"{question.question}", icon=":material/help:", key=f"v_q_{question.code}"):
+        waiver = kept.get(question.code)
+        icon = ":material/help:" if waiver is None else ":material/gavel:"
+        label = question.question if waiver is None else f"{question.question} (waived by {_plain(waiver.who)})"
+        with st.expander(label, icon=icon, key=f"v_q_{question.code}"):
             st.markdown(_plain(question.answer))
-            who, why = st.columns([1, 3])
-            given[question.code] = (
-                who.text_input("Waived by", key=f"v_who_{question.code}", persist_state="session"),
-                why.text_input("Because", key=f"v_why_{question.code}", persist_state="session"),
+            if waiver is None:
+                _waive(folder, questions, question)
+                continue
+            st.markdown(f":gray-badge[:material/gavel: waived] {_plain(str(waiver))}")
+            st.button(
+                "Take it back",
+                key=f"v_back_{question.code}",
+                icon=":material/undo:",
+                on_click=_written,
+                args=(waivers.take_back, folder.run_id, question.code, waiver.who),
             )
     answered = [question for question in questions if question.status == "answered"]
     if answered:
         with st.expander(f"{plural(len(answered), 'question')} that the run answers", icon=":material/check:"):
             for question in answered:
                 st.markdown(f"- **{question.question}** {_plain(question.answer)}")
-    return review.waived(given)
+
+
+def _waive(folder: RunFolder, questions: Sequence[Question], question: Question) -> None:
+    """A name and a reason, kept with the run once both are there."""
+    names = (f"v_who_{question.code}", f"v_why_{question.code}")
+
+    def keep() -> None:
+        who, why = (st.session_state.get(name) or "" for name in names)
+        _written(waivers.waive, folder.run_id, questions, question.code, who, why)
+
+    with st.form(f"v_form_{question.code}", border=False):
+        left, middle, right = st.columns([2, 5, 2], vertical_alignment="bottom")
+        left.text_input("Waived by", key=names[0], placeholder="your name")
+        middle.text_input("Because", key=names[1], placeholder="what makes it acceptable")
+        right.form_submit_button("Waive it", icon=":material/gavel:", on_click=keep, width="stretch")
+    st.caption("Kept with the run: every report, this page in any browser and `lab review` show it by name.")
+
+
+def _written(write: Callable[..., object], *arguments: Any) -> None:
+    try:
+        write(*arguments)
+    except LabError as error:
+        st.session_state["v_refused"] = str(error)
 
 
 def _export(made: partial[Any], folder: RunFolder) -> None:

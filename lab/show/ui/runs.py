@@ -72,20 +72,27 @@ def remember(run_id: str) -> None:
         st.query_params["run"] = run_id
 
 
-def start(experiment_id: str, settings: Sequence[str], quick: bool, page: str, bet: Bet | None = None) -> None:
-    """Start a run, its user's bet in it, and go to `page`; one line on the page when it is refused."""
+THEN = "then"
+"""In the link of the live page: where it goes by itself once the run is done."""
+
+
+def start(
+    experiment_id: str, settings: Sequence[str], quick: bool, page: str, bet: Bet | None = None, then: str = ""
+) -> None:
+    """Start a run, its user's bet in it, and go to `page`, from the live page on to the page `then` (the name of its
+    file) once it is done; one line on the page when it is refused."""
 
     def begin(run_id: str) -> None:
         launch.start(experiment_id, list(settings), quick, run_id, None if bet is None else str(bet))
         if bet is not None:
             st.session_state.setdefault("bets_of_session", []).append(run_id)
 
-    _begin(experiment_id, page, begin)
+    _begin(experiment_id, page, begin, then)
 
 
-def start_command(command: str, arguments: Sequence[str], page: str) -> None:
-    """Start `lab load`, `lab search` or `lab sweep` with these arguments, and go to `page`."""
-    _begin(command, page, lambda run_id: launch.start_command(command, arguments, run_id))
+def start_command(command: str, arguments: Sequence[str], page: str, then: str = "") -> None:
+    """Start `lab load`, `lab search` or `lab sweep` with these arguments, and go on as `start` does."""
+    _begin(command, page, lambda run_id: launch.start_command(command, arguments, run_id), then)
 
 
 def replay(name: str) -> None:
@@ -98,7 +105,12 @@ def start_live(model: ModelSpec, rate_rps: float) -> None:
     _begin(f"live-{model.name}", "pages/live.py", lambda run_id: launch.start_live(model, run_id, rate_rps=rate_rps))
 
 
-def _begin(name: str, page: str, begin: Callable[[str], object]) -> None:
+def page_of(experiment_id: str) -> str | None:
+    """The page that tells what runs of this experiment found; None where that is the live page."""
+    return PAGES[experiment_id][0] if experiment_id in PAGES else None
+
+
+def _begin(name: str, page: str, begin: Callable[[str], object], then: str = "") -> None:
     run_id = _id_for(name)
     try:
         with st.spinner("Starting a process of its own for the run"):
@@ -108,7 +120,7 @@ def _begin(name: str, page: str, begin: Callable[[str], object]) -> None:
         return
     reads.run_lines.clear()
     st.session_state["seen_run"] = run_id
-    st.switch_page(page, query_params={"run": run_id})
+    st.switch_page(page, query_params={"run": run_id, **({THEN: then} if then else {})})
 
 
 def _id_for(name: str) -> str:

@@ -24,10 +24,9 @@ def show() -> None:
             "No run was traced yet. Triton writes down where each request is when it is asked to.",
             icon=":material/info:",
         )
-        st.code("python -m lab load --model digits --batching 32:2000 --rate 300 --duration 15 --trace", language=None)
         arguments = ["--model", "digits", "--batching", "32:2000", "--rate", "300", "--duration", "15", "--trace"]
         if st.button("Measure it", type="primary", icon=":material/play_arrow:", key="t_go"):
-            runs.start_command("load", arguments, page="pages/live.py")
+            runs.start_command("load", arguments, page="pages/live.py", then="tail")
         return
     labels = {line.run_id: f"{line.what}, {line.run_id}" for line in lines}
     run_id = st.selectbox("Run", list(labels), format_func=lambda r: labels[r], key="t_run", bind="query-params")

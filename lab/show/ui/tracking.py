@@ -7,11 +7,14 @@ from collections.abc import Sequence
 import streamlit as st
 
 from lab.errors import LabError
-from lab.show.ui import reads
+from lab.run import chores
+from lab.show.ui import chore, reads
 from lab.show.ui.words import told, when
 from lab.track import mlflow_export
 
 TICK_S = 2.0
+PORT = 5000
+"""Where `lab mlflow` serves it."""
 
 
 def to_mlflow(lines: Sequence[reads.RunLine]) -> None:
@@ -32,8 +35,15 @@ def to_mlflow(lines: Sequence[reads.RunLine]) -> None:
             except LabError as error:
                 st.error(str(error), icon=":material/error:")
         _stands(run_id)
-        st.caption("MLflow's own page on what was exported:")
-        st.code("python -m lab mlflow", language=None)
+        _own_page()
+
+
+def _own_page() -> None:
+    """MLflow's own page on what was exported, and the way there once it is up."""
+    chore.offer("mlflow", "Start MLflow's own page", ["mlflow"], icon=":material/open_in_new:", with_owner=True)
+    found = chores.state("mlflow")
+    if found is not None and found.going:
+        st.link_button("Open it", f"http://127.0.0.1:{PORT}", icon=":material/open_in_new:")
 
 
 def _stands(run_id: str) -> None:

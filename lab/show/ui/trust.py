@@ -9,7 +9,7 @@ from lab.measure import lamps, noise
 from lab.measure.words import format_fraction, format_rate
 from lab.run import gauge, passport, selftest_kept
 from lab.run.folder import RunFolder
-from lab.show.ui import reads
+from lab.show.ui import chore, reads
 from lab.show.ui.words import when
 
 LAMPS = {"on": (":green-badge", "check"), "off": (":red-badge", "close"), "unknown": (":gray-badge", "question_mark")}
@@ -20,7 +20,7 @@ def selftest() -> None:
     kept = selftest_kept.read()
     if kept is None:
         st.info("This machine, as it is now, has not tested itself.", icon=":material/info:")
-        st.code("python -m lab selftest", language=None)
+        _measure("selftest", "Run the self-test (some minutes)")
         return
     tests = kept["tests"]
     passed = sum(test["passed"] is True for test in tests)
@@ -50,7 +50,7 @@ def noise_passport() -> None:
             "No noise passport for this machine as it is now: differences are told against their own interval alone.",
             icon=":material/info:",
         )
-        st.code("python -m lab passport", language=None)
+        _measure("passport", "Take the passport (three minutes)")
         return
     if doubt := noise.doubt(found):
         st.warning(doubt, icon=":material/warning:")
@@ -58,6 +58,13 @@ def noise_passport() -> None:
     st.dataframe(
         pd.DataFrame(noise.table(found)), hide_index=True, alt="By how much equal settings may differ on this machine"
     )
+
+
+def _measure(command: str, label: str) -> None:
+    """A button for what needs the machine for itself."""
+    going = reads.active_runs()
+    why = f"{going[0].what} is measuring; a second measurement would disturb it." if going else ""
+    chore.offer(command, label, [command], disabled=why, done=reads.run_lines.clear)
 
 
 def ceiling() -> None:

@@ -18,11 +18,12 @@ from lab.measure.words import format_metric, level_label, plural
 from lab.run import conversation
 from lab.show.answer import Answer
 from lab.show.charts.answer import MOST_ROWS, timeline
-from lab.show.ui import chart, formats
+from lab.show.ui import chart, chore, formats
 from lab.show.ui.cards import Card, cards
 from lab.spec import ModelSpec
 
 REDRAW_S = 0.05
+DOWNLOAD = ":material/download:"
 LONGEST_PROMPT = 4_000
 PROMPT = "Why is the sky blue? Answer in three sentences."
 LABELS = {
@@ -80,9 +81,18 @@ def ask() -> Asked | None:
         key="t_format",
         bind="query-params",
     )
-    reason = _cannot_be_asked(prompt, model) or conversation.why_not(model)
+    reason = _cannot_be_asked(prompt, model)
+    lacking = conversation.lacking(model)
     if reason is not None:
         st.caption(f":material/info: {reason}")
+    elif lacking is not None:
+        reason = lacking[1]
+        st.markdown(f":material/info: {reason}")
+        if lacking[0] == "server":
+            chore.offer("serve", "Start Triton", ["serve"], icon=":material/dns:", primary=True, with_owner=True)
+        elif lacking[0] == "weights":
+            label = f"Fetch the weights of {model.family}"
+            chore.offer(f"fetch-{model.family}", label, ["fetch", model.family], icon=DOWNLOAD, primary=True)
     pressed = st.button(
         "Write",
         type="primary",
