@@ -81,7 +81,7 @@ def serve(wishes: Wishes) -> None:
 
 
 def _run(routes: Routes, wishes: Wishes, listening: socket.socket, kept: Kept | None) -> None:
-    gateway = Gateway(routes, wishes.settings, residency=kept and kept.residency(), seed=wishes.seed)
+    gateway = Gateway(routes, wishes.settings, residency=None if kept is None else kept.residency(), seed=wishes.seed)
     app = make_app(gateway, Edge(gateway, tokenizer_folder))
     config = uvicorn.Config(
         app,

@@ -1,10 +1,9 @@
-"""A gateway whose Triton is somebody else's, which ends; and a registry that is locked while a rollout is promoted."""
+"""A gateway whose Triton is somebody else's, which ends."""
 
 from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 import urllib.error
@@ -16,13 +15,6 @@ from typing import Any
 
 import pytest
 
-from lab.serve.triton import Server
-from lab.spec import ModelSpec, parse
-from lab.track import rollout
-from lab.track.canary import last_look
-from lab.track.registry import Registry
-from lab.track.routes import Routes
-from lab.track.routing import Version
 from tests.conftest import SHARED
 from tests.waiting import until
 
@@ -73,28 +65,3 @@ def test_gateway_goes_on_with_a_triton_of_its_own_when_the_one_it_used_ends(lab_
             until(lambda: answers.append(ask(url, "null")) or answers[-1][0] == 200)
             assert {status for status, _ in answers} <= {200, 503}
             assert said(gateway, "Triton (pid").endswith("serves the routes again\n")
-
-
-def test_promotion_moves_the_traffic_at_once_and_the_alias_when_the_registry_is_free(
-    triton_server: Server, lab_home: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "weights.bin").write_bytes(b"x")
-    registry = Registry()
-    for name in ("kept_null", "kept_null_b"):
-        triton_server.load(ModelSpec(name=name, family="null"))
-        registry.register("kept_null", ModelSpec(name="null"), str(tmp_path))
-    registry.promote("kept_null", "1", instead_of=None)
-    with lab(lab_home, "gateway", "--port", "0") as gateway:
-        url, routes = said(gateway, "gateway on").split()[2], Routes()
-        two = {"version": "2", "weight": 0, "replicas": [{"url": "lab", "model": "kept_null_b"}]}
-        rollout.add_version(routes, "kept_null", parse(Version, two))
-        rollout.begin(routes, "kept_null", "2", steps=(0.5, 1.0))
-        until(lambda: {ask(url, "kept_null")[1]["version"] for _ in range(8)} == {"1", "2"})
-        until(lambda: last_look(routes, "kept_null"), "the guard, which tells of a promotion that it has seen begin")
-        holder = sqlite3.connect(registry.uri.removeprefix("sqlite:///"), isolation_level=None)
-        holder.execute("BEGIN EXCLUSIVE")
-        rollout.move(routes, "kept_null", "promote")
-        until(lambda: {ask(url, "kept_null")[1]["version"] for _ in range(8)} == {"2"})
-        holder.execute("ROLLBACK")
-        holder.close()
-        until(lambda: registry.version("kept_null", "champion").version == "2")

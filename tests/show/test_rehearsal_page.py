@@ -16,6 +16,7 @@ from lab.show.ui import registering
 from tests.measure.test_rehearsal_figures import canary, switch
 from tests.show.synthetic import Author
 
+pytestmark = pytest.mark.pages
 PROJECT = Path(__file__).parents[2]
 CANARY, SWITCH = "20261130-020901-canary-done", "20261130-020902-blue-green-done"
 TRAFFIC = {"t_s": [-0.25, 0.25, 0.75], "1": [100.0, 75.0, 100.0], "2": [0.0, 25.0, 0.0]}

@@ -7,18 +7,23 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lab.errors import FetchError, FolderError, InputError, RunError
+from lab.gateway.serve import _name_champion
 from lab.serve.repository import config_pbtxt
-from lab.spec import ModelSpec
+from lab.spec import ModelSpec, parse
 from lab.track import registry as registries
-from lab.track import sources
+from lab.track import rollout, sources
+from lab.track.canary import Watch
 from lab.track.deploy import spec_of
 from lab.track.registry import Registry
+from lab.track.routes import Routes
+from lab.track.routing import Version, to_one
 from tests.waiting import until
 
 DIGITS = ModelSpec(name="digits")
@@ -143,6 +148,30 @@ def test_locked_database_is_asked_again(book: Registry, files: Path, monkeypatch
     calls = -10
     with pytest.raises(RunError, match="locked by another process"):
         book._ask(locked)
+
+
+@pytest.mark.processes
+def test_promotion_moves_the_traffic_at_once_and_the_alias_when_the_database_is_free(
+    book: Registry, files: Path, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        book.register("promoted", DIGITS, str(files))
+    book.promote("promoted", "1", instead_of=None)
+    routes = Routes(tmp_path / "gateway")
+    routes.change("promoted", lambda _: to_one("promoted", "lab"))
+    two = {"version": "2", "weight": 0, "replicas": [{"url": "lab", "model": "promoted_v2"}]}
+    rollout.add_version(routes, "promoted", parse(Version, two))
+    rollout.begin(routes, "promoted", "2", steps=(0.5, 1.0))
+    watch = Watch(routes, _name_champion)
+    watch.tick({})
+    with closing(sqlite3.connect(book.uri.removeprefix("sqlite:///"), isolation_level=None)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        rollout.move(routes, "promoted", "promote")
+        watch.tick({})  # asks the registry in a process of its own, and waits for nothing
+        assert routes.by_name["promoted"].version("2").weight == 1
+        assert registries.names_at_hand(book.uri) is None  # it is locked all the while
+        holder.execute("ROLLBACK")
+    until(lambda: book.version("promoted", "champion").version == "2")
 
 
 def test_names_are_known_without_mlflow(book: Registry, files: Path, tmp_path: Path) -> None:

@@ -9,12 +9,14 @@ run's folder. Events: block_start and block_end as everywhere, and "rehearsed" w
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from lab import priority
 from lab.errors import InputError
 from lab.load import schedule
 from lab.load.recorder import Recorder
@@ -46,6 +48,8 @@ def measure(experiment: Experiment, folder: RunFolder, stopped: Stopped, report:
     """The whole run; whether a page asked it to stop. `on_tick(state, phase, progress)` keeps the status."""
     assert experiment.rollout is not None  # noqa: S101
     asked = _Asked(folder, stopped)
+    with suppress(OSError):  # the users are part of this process
+        os.setpriority(os.PRIO_PROCESS, 0, priority.MEASURED)
     with managed(folder) as server, ExitStack() as ends:
         folder.event("serving", triton=server.version(), grpc_url=server.grpc_url, managed=True)
         on_tick("starting", "loading the models", 0.0)
