@@ -1,11 +1,11 @@
-"""`lab engines`: the same prompts to the lab's engine and to others', one table with quality."""
+"""`lab engines`: the same prompts to the lab's engine and to others', in one run with one table and their words."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from lab.commands.terminal import INTERRUPTED, add_json, print_json, say
+from lab.commands.execution import add_run_options, execute
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -14,65 +14,41 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="URL=MODEL",
-        help="openai+http://, torchserve+http:// or grpc://",
+        help="openai+http://, torchserve+http:// or grpc://; may be given several times",
     )
     parser.add_argument("--own", action=argparse.BooleanOptionalAction, default=True, help="the lab's own engine too")
-    parser.add_argument("--concurrency", type=int, default=4)
-    parser.add_argument("--duration", type=float, default=20.0, metavar="SECONDS", help="for each; default 20")
-    parser.add_argument("--prompt-tokens", type=int, default=32)
-    parser.add_argument("--output-tokens", type=int, default=64)
-    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", dest="settings")
-    add_json(parser)
+    parser.add_argument("--concurrency", type=int, metavar="N", help="requests in flight; default 4")
+    parser.add_argument("--duration", type=float, metavar="SECONDS", help="of each turn of each engine; default 20")
+    parser.add_argument("--repeats", type=int, metavar="N", help="turns of each engine; default 2")
+    parser.add_argument("--prompt-tokens", type=int, metavar="N", help="default 32")
+    parser.add_argument("--output-tokens", type=int, metavar="N", help="default 64")
+    parser.add_argument("--quick", action="store_true", help="one short turn of each, rough figures")
+    add_run_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     from lab.errors import InputError
     from lab.run import engines
-    from lab.run.runner import Stop
+    from lab.run.catalogue import experiment
+    from lab.run.plan import settle
+    from lab.spec import parse_setting
 
     chosen = [*([engines.OWN] if options.own else []), *(engines.Engine.read(text) for text in options.engine)]
     if len(chosen) < 2:
         raise InputError("one engine is no comparison; allowed: one --engine URL=MODEL or more beside the lab's own")
-    load: dict[str, Any] = {
-        "arrival": {"kind": "closed", "concurrency": options.concurrency},
-        "duration_s": options.duration,
-        "warmup_s": options.duration / 5,
-        "prompt_tokens": options.prompt_tokens,
-        "output_tokens": options.output_tokens,
-        "timeout_s": 120.0,
-    }
-    stop = Stop().on_signals()
-    found = engines.measure(chosen, load, options.settings, stop, say)
-    if options.json:
-        print_json(found)
-    else:
-        print("\n".join(lines(found)))
-    if stop():
-        return INTERRUPTED
-    return 1 if any(row["error"] for row in found["engines"]) else 0
-
-
-def lines(found: dict[str, Any]) -> list[str]:
-    from lab.measure.words import format_metric
-    from lab.run.columns import aligned
-
-    names = {
-        "output_tokens_per_s": "tokens/s",
-        "ttft_p50_s": "TTFT p50",
-        "itl_mean_s": "ITL mean",
-        "latency_p50_s": "p50",
-        "error_fraction": "failed",
-    }
-    rows = [["engine", *names.values(), "same words as the first"]]
-    for row in found["engines"]:
-        figures = [format_metric(name, row["figures"][name]) for name in names]
-        rows.append([row["name"], *figures, _agreement(row)])
-    return [*aligned(rows), *(f"{row['name']}: {row['error']}" for row in found["engines"] if row["error"])]
-
-
-def _agreement(row: dict[str, Any]) -> str:
-    found = row["agreement"]
-    if found is None or not found["of"]:
-        return "n/a"
-    apart = "" if found["tokens"] is None else f", the others part after {found['tokens']} tokens"
-    return f"{found['equal']} of {found['of']}{apart}"
+    for engine in chosen:
+        engine.check()
+    levels = [engine.level() for engine in chosen]
+    settings: list[tuple[str, Any]] = [("workload", levels), ("judge.baseline", levels[0])]
+    if options.concurrency is not None:
+        settings.append(("workload.arrival", {"kind": "closed", "concurrency": options.concurrency}))
+    if options.duration is not None:
+        settings += [("workload.duration_s", options.duration), ("workload.warmup_s", options.duration / 5)]
+    for field, value in (
+        ("repeats", options.repeats),
+        ("workload.prompt_tokens", options.prompt_tokens),
+        ("workload.output_tokens", options.output_tokens),
+    ):
+        settings += [] if value is None else [(field, value)]
+    settings += [parse_setting(text) for text in options.settings]
+    return execute(settle(experiment("engines"), settings, quick=options.quick), options, quick=options.quick)

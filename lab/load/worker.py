@@ -36,6 +36,7 @@ from lab.load.targets import Done, Target
 from lab.load.targets.generate_stream import GenerateStream
 from lab.load.targets.openai import OpenAI
 from lab.load.targets.replicate import Replicate
+from lab.load.targets.tensors import Sequenced
 from lab.load.targets.torchserve import TorchServe
 from lab.load.targets.triton_grpc import TracedGrpc, TritonGrpc
 from lab.load.targets.triton_http import TritonHttp
@@ -77,6 +78,7 @@ class Worker:
         self._recorder = recorder
         self._made_for: Any = None  # what `_messages` were made for; the cells of an experiment share them
         self._messages: list[Any] = []
+        self._sequences: list[int] = []  # of each message, where it belongs to one
         self._worker, self._workers = 0, 1
         self._workload: Workload
         self._target: Target
@@ -137,6 +139,7 @@ class Worker:
             "duration_s": workload.duration_s,
             "timeout_s": workload.timeout_s,
             "messages": self._messages,
+            "sequences": self._sequences,
             "recorder": self._recorder,
             "worker": self._worker,
             "workers": self._workers,
@@ -174,7 +177,8 @@ class Worker:
             name = workload.served_model or model.name
             for n, message in zip(own, self._target.prepare(name, requests), strict=True):
                 messages[n] = message
-        self._messages[:] = messages  # in place: the driver holds this list already
+        self._messages[:] = messages  # in place: the driver holds these lists already
+        self._sequences[:] = [own.parameters["sequence_id"] for own in requests if isinstance(own, Sequenced)]
         self._made_for = made_for
 
     async def _run(self, driver: Driver) -> None:

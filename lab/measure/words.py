@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from lab.measure.start_words import start_label
@@ -216,8 +216,18 @@ def precision_label(precision: str, quantizer: str | None = None) -> str:
     return f"{words} {SAID['quantizer'].get(quantizer, quantizer)}" if tells else words
 
 
+def engine_label(fields: Mapping[str, Any]) -> str:
+    """Who is asked, by fields of a workload: "the lab's engine", "SmolLM2 at 127.0.0.1:8100"."""
+    if fields["url"] is None:
+        return "the lab's engine"
+    place = str(fields["url"]).rpartition("://")[2].partition("/")[0]
+    return f"{fields['served_model']} at {place}" if fields.get("served_model") else place
+
+
 def _together(path: str, fields: dict[str, Any]) -> str:
     """Several fields that one level sets: "int4 GPTQ", "int8, KV cache in int8"."""
+    if "url" in fields:
+        return engine_label(fields)
     rest = dict(fields)
     if (pattern := rest.get("pattern")) is not None:  # which says what the others are
         fraction = (rest.get("arrival") or {}).get("saturation_fraction")

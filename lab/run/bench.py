@@ -41,6 +41,7 @@ from lab.watch.sampler import Sampler
 TICK_S = 0.1
 SCRAPE_PERIOD_NS = 1_000_000_000
 SETTLE_LIMIT_S = 15.0
+UNWRITTEN = "Triton had not written all of its traces in time: some requests lack theirs."
 
 Stopped = Callable[[], bool]
 
@@ -92,7 +93,7 @@ class Bench:
 
     def __init__(self, folder: RunFolder, server: AnyServer, *, workers: int, cells: int, stopped: Stopped) -> None:
         self.folder = folder
-        self.server = server
+        self.server = self._own = server
         self.inbox = Inbox(folder.path)
         self.stop_asked = False
         self._cells = cells
@@ -118,6 +119,15 @@ class Bench:
             if said := borrowed.close():
                 self.folder.event("put_back", text=said)
 
+    @contextmanager
+    def elsewhere(self, server: AnyServer) -> Iterator[None]:
+        """Blocks meanwhile ask this server, of which nothing is loaded, read or waited for."""
+        self.server, self._died_ns = server, None
+        try:
+            yield
+        finally:
+            self.server = self._own
+
     def in_force(self, model: ModelSpec) -> None:
         """Somebody else has loaded it just now."""
         self._in_force[model.name] = model
@@ -125,6 +135,8 @@ class Bench:
     def put(self, model: ModelSpec) -> None:
         """Bring `model` into force: written and reloaded when it differs from what is loaded. On a server that the lab
         does not manage only its batching can be changed, where that server allows it; it is put back in the end."""
+        if self.server is not self._own:
+            return
         for own in served_as(model):
             if isinstance(self.server, Server) and self.server.managed and self._in_force.get(own.name) != own:
                 seconds = self.server.load(own)
@@ -158,9 +170,13 @@ class Bench:
         """Measure one block to its end and return what was sent and answered. Calls `on_tick(phase, progress)` ten
         times a second. RunError when the server or a load worker dies; what was measured until then is kept."""
         self.put(block.model)
-        for own in served_as(block.model):
-            self._settle(own)
-        with scaling(self.server, block.model, self.folder, index) as scale:
+        if self.server is self._own:
+            for own in served_as(block.model):
+                self._settle(own)
+        with (
+            self._traced(block, self.folder.path / f"traces-{index}"),
+            scaling(self.server, block.model, self.folder, index) as scale,
+        ):
 
             def ticked(phase: str, progress: Progress) -> None:
                 scale(progress)
@@ -191,10 +207,7 @@ class Bench:
         boundaries = [window.start_ns, window.measured_from_ns, window.end_ns]
         cut_ns: int | None = None
         planned = progress.planned
-        traced = self._traced(model, workload)
         try:
-            if traced is not None:
-                traced.begin()
             while not progress.done:
                 now = time.perf_counter_ns()
                 if cut_ns is None:
@@ -221,8 +234,6 @@ class Bench:
             cut_ns = self._died_ns or time.perf_counter_ns()
             raise
         finally:
-            if traced is not None:
-                traced.end(folder.path / f"traces-{index}")
             # Figures end where the load did, which a stop or a death makes earlier than planned.
             end_ns = window.end_ns if cut_ns is None else min(cut_ns, window.end_ns)
             folder.event("block_end", block=index, planned=planned, end_ns=end_ns, wall_ns=time.time_ns())
@@ -233,11 +244,20 @@ class Bench:
         mix = tuple((own, 1.0) for own in several) if len(several) > 1 else ()
         return Job(index, url, several[0], block.workload, _tokenizer(block.model), mix)
 
-    def _traced(self, model: ModelSpec, workload: Workload) -> Traces | None:
-        """What writes down each request's way through the server, where that was asked for and is possible."""
-        if not workload.trace or not isinstance(self.server, Server) or self.server.managed is None:
-            return None
-        return Traces(self.server, model.name)
+    @contextmanager
+    def _traced(self, block: Block, folder: Path) -> Iterator[None]:
+        """Each request's way through the server is written down meanwhile, into `folder`, where that was asked for and
+        is possible: from before the first is sent, until what was written of the last is whole."""
+        if not block.workload.trace or not isinstance(self.server, Server) or self.server.managed is None:
+            yield
+            return
+        traces = Traces(self.server, block.model.name)
+        traces.begin()
+        try:
+            yield
+        finally:
+            if not traces.end(folder) or not folder.exists():
+                self.folder.event("problem", text=UNWRITTEN)
 
     def _settle(self, model: ModelSpec) -> None:
         """Wait until nothing of the block before is left in the server: requests that the client gave up on stay in
@@ -306,7 +326,7 @@ class Bench:
 
     def _scrape(self, models: Sequence[str]) -> None:
         self._next_scrape_ns = time.perf_counter_ns() + SCRAPE_PERIOD_NS
-        if isinstance(self.server, Server):
+        if isinstance(self.server, Server) and self.server is self._own:
             self.folder.append("server", scrape(self.server, models))
 
     def _check_server(self) -> None:

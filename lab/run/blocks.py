@@ -49,7 +49,9 @@ def block_results(folder: RunFolder, experiment: Experiment, slo: Slo | None = N
         window = Window(start["start_ns"], start["measured_from_ns"], max(end["end_ns"], start["measured_from_ns"]))
         name, served = start["model"]["name"], served_as(parse(ModelSpec, start["model"]))
         workload = parse(Workload, start["workload"])
-        watched = between(telemetry, window.start_ns, window.end_ns)
+        # Of somebody else's server nothing is read: what there is belongs to the run's own, which stands idle.
+        elsewhere = start["workload"].get("url") is not None
+        watched = between(telemetry, window.start_ns, window.start_ns if elsewhere else window.end_ns)
         if len(served) > 1:
             watched = summed(watched, [own.name for own in served], name)
         summary = summarize(
@@ -57,7 +59,7 @@ def block_results(folder: RunFolder, experiment: Experiment, slo: Slo | None = N
             window=window,
             planned=end["planned"],
             slo=slo or workload.slo or experiment.slo,
-            server=delta(server, name, window) if len(served) == 1 else None,
+            server=delta(server, name, window) if len(served) == 1 and not elsewhere else None,
             telemetry=watched,
             model=name,
             closed_loop=isinstance(workload.arrival, ClosedLoop),

@@ -1,9 +1,8 @@
-"""The same prompts to several engines: the lab's own in Triton, and whatever URLs are given; one table, with quality.
+"""Runs an experiment whose cells ask several engines the same: the lab's own in Triton, and others by their URLs.
 
-Each engine is measured by a run of its own, with the same seed and so the same prompts and lengths, one after the
-other; then each is asked the same questions greedily, and its words are held against the first engine's. Equal words
-are no proof of equal quality and different ones no proof of worse: in bf16 two words can be so close that the last
-digits decide. So how far they agree is told, in tokens, and nothing is judged.
+The engines are up together and asked in turns, each repeat with one seed for all, so the same prompts and lengths.
+Then each is asked the same questions greedily, and what it writes is kept beside its speed (lab/run/beside.py). One
+that fails is left out from there on, and told; the others are measured.
 """
 
 from __future__ import annotations
@@ -14,33 +13,36 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
-from lab.errors import InputError, LabError, ServerError
-from lab.home import home
+from lab.errors import InputError, LabError, RunError, ServerError
+from lab.load.generator import Progress
 from lab.load.payload import requests_for
 from lab.load.targets.openai import CHAT, endpoint
-from lab.run import conversation, given, results, runner
-from lab.run.bench import at
-from lab.run.catalogue import single
-from lab.run.folder import RunFolder, new_run_id
+from lab.measure.words import engine_label
+from lab.run import conversation, formats, given
+from lab.run.bench import AnyServer, Bench, at, managed
+from lab.run.folder import RunFolder
+from lab.run.plan import Block, cell_blocks, with_rate
 from lab.serve import weights
 from lab.serve.address import address
-from lab.serve.triton import Server
+from lab.serve.triton import LOOPBACK, Server
 from lab.spec import ClosedLoop, Experiment, ModelSpec, Workload
 
 Report = Callable[[str], None]
+Tick = Callable[[str, str, float], None]
 
 QUESTIONS, ANSWER_TOKENS, ANSWER_LIMIT_S = 8, 32, 120.0
-FIGURES = ("output_tokens_per_s", "ttft_p50_s", "itl_mean_s", "latency_p50_s", "error_fraction")
+SHARED = (
+    "Engines on this machine are up together: what one takes while it is not asked, the others lack, and only the "
+    "lab's own runs at the priority of what is measured."
+)
 
 
 @dataclass(frozen=True)
 class Engine:
-    """`url` None is the lab's own in Triton; `model` is what the engine calls it."""
+    """`url` None is the lab's own; `model` is what the engine calls it."""
 
-    name: str
     url: str | None
     model: str
 
@@ -50,109 +52,168 @@ class Engine:
         url, equals, model = text.rpartition("=")
         if not equals or not url or not model:
             raise InputError(f"--engine {text!r}: allowed is URL=MODEL, such as openai+http://127.0.0.1:8100=NAME")
-        there = address(url)
-        return cls(f"{model} at {there.host}:{there.port}", url, model)
+        address(url)
+        return cls(url, model)
+
+    def check(self) -> None:
+        """InputError or ServerError in one line when it can't be asked: nobody there, another protocol, no such
+        model."""
+        if self.url is not None:
+            plan = given.of_url(self.url, self.model, given.Wishes())
+            if plan.given is not None:
+                raise InputError(f"--engine {self.url}={self.model}: the model there is no language model")
+
+    def level(self) -> dict[str, Any]:
+        """The level of the factor "workload" that asks it."""
+        if self.url is None:
+            return {"url": None}
+        scheme = address(self.url).scheme.partition("+")[0]
+        return {"url": self.url, "protocol": scheme, "served_model": self.model}
 
 
-OWN = Engine("the lab's engine", None, "llm")
+OWN = Engine(None, "llm")
+
+
+def are_asked(experiment: Experiment) -> bool:
+    return any(cell.workload.url is not None for cell in experiment.cells())
 
 
 def measure(
-    engines: Sequence[Engine], load: Mapping[str, Any], settings: Sequence[str], stop: runner.Stop, report: Report
-) -> dict[str, Any]:
-    """{"engines": [{"name", "run", "figures" or "error", "agreement"}], "questions", "tokens"}. An engine that fails is
-    in the table with its reason; the others are measured."""
-    with _server(engines):
-        return _measure(engines, load, settings, stop, report)
+    experiment: Experiment, folder: RunFolder, stopped: Callable[[], bool], report: Report, on_tick: Tick
+) -> bool:
+    """The whole run; whether a page asked it to stop. `on_tick(state, phase, progress)` keeps the status. RunError when
+    no engine can be asked."""
+    cells = experiment.cells()
+    workloads = {number: cell.workload for number, cell in enumerate(cells)}
+    names = {number: engine_label(workload.model_dump()) for number, workload in workloads.items()}
+    failed: dict[int, str] = {}
+
+    def fail(number: int, error: LabError) -> None:
+        failed[number] = str(error)
+        folder.event("engine_failed", cell=number, text=str(error))
+        report(f"  {names[number]}: {error}")
+        if len(failed) == len(cells):
+            raise RunError(f"no engine can be asked; {names[number]}: {error}") from error
+
+    with _servers(workloads, folder, fail) as servers:
+        own = next((server for number, server in servers.items() if workloads[number].url is None), None)
+        if own is not None:
+            formats.prepare(folder, experiment, report)
+        if any(w.url is not None and address(w.url).host in LOOPBACK for w in workloads.values()):
+            folder.event("assumed", text=SHARED)
+        first = next(iter(servers.values())) if own is None else own
+        version = None if own is None else own.version()
+        folder.event("serving", triton=version, grpc_url=first.grpc_url, managed=own is not None)
+        workers = experiment.workload.workers
+        with Bench(folder, first, workers=workers, cells=len(cells), stopped=stopped) as bench:
+            blocks = cell_blocks(experiment)
+            for index, planned in enumerate(blocks):
+                if planned.cell in failed:
+                    continue
+                report(f"block {index + 1} of {len(blocks)}: {names[planned.cell]}")
+                try:
+                    _block(bench, servers[planned.cell], index, planned, len(blocks), on_tick)
+                except LabError as error:
+                    fail(planned.cell, error)
+                if bench.stop_asked or stopped():
+                    return True
+            on_tick("running", "the same questions to each", 1.0)
+            _ask_all(experiment, servers, failed, names, folder, report)
+            return bench.stop_asked
+
+
+def _block(bench: Bench, server: AnyServer, index: int, planned: Block, of: int, on_tick: Tick) -> None:
+    def tick(phase: str, _: Progress) -> None:
+        on_tick(phase, f"block {index + 1} of {of}", index / of)
+
+    block = with_rate(planned, None)
+    if planned.workload.url is None:
+        bench.block(index, block, on_tick=tick)
+    else:
+        with bench.elsewhere(server):
+            bench.block(index, block, on_tick=tick)
 
 
 @contextmanager
-def _server(engines: Sequence[Engine]) -> Iterator[None]:
-    """A Triton for the lab's own engine that outlives its run, so that it can be asked for its words afterwards."""
-    if any(engine.url is None for engine in engines) and Server.attach() is None:
-        with Server.start(repository=home() / "repository", log=home() / "triton.log"):
-            yield
-    else:
-        yield
+def _servers(
+    workloads: Mapping[int, Workload], folder: RunFolder, fail: Callable[[int, LabError], None]
+) -> Iterator[dict[int, AnyServer]]:
+    """Those that can be reached, by cell; the lab's own is started where it is asked and none runs."""
+    found: dict[int, AnyServer] = {}
+    own = next((number for number, workload in workloads.items() if workload.url is None), None)
+    try:
+        for number, workload in workloads.items():
+            if workload.url is not None:
+                try:
+                    found[number] = at(workload.url)
+                except LabError as error:
+                    fail(number, error)
+        if own is None:
+            yield found
+        else:
+            with managed(folder) as server:
+                yield {own: server, **found}
+    finally:
+        for other in found.values():
+            other.__exit__(None, None, None)
 
 
-def _measure(
-    engines: Sequence[Engine], load: Mapping[str, Any], settings: Sequence[str], stop: runner.Stop, report: Report
-) -> dict[str, Any]:
-    rows: list[dict[str, Any]] = []
-    said: list[list[str] | None] = []
-    for engine in engines:
-        report(f"{engine.name}:")
-        row: dict[str, Any] = {"name": engine.name, "run": None, "figures": dict.fromkeys(FIGURES), "error": None}
-        words: list[str] | None = None
-        try:
-            experiment = _experiment(engine, load, settings)
-            folder = runner.create(
-                experiment, new_run_id("engines"), quick=False, settings=list(settings), url=engine.url
-            )
-            row["run"] = folder.run_id
-            runner.run(experiment, folder, stop=stop, report=report, url=engine.url)
-            summary = results.document(RunFolder.open(folder.run_id))["cells"][0]["summary"]
-            row["figures"] = {name: summary[name] for name in FIGURES}
-            words = answers(engine, experiment.model, experiment.workload)
-        except LabError as error:
-            row["error"] = str(error)
-            report(f"  {error}")
-        rows.append(row)
-        said.append(words)
-        if stop():
-            break
-    first = next((words for words in said if words is not None), None)
-    for row, words in zip(rows, said, strict=True):
-        row["agreement"] = None if words is None or first is None else agreement(first, words)
-    return {"engines": rows, "questions": QUESTIONS, "tokens": ANSWER_TOKENS}
+# --- the same questions to each ------------------------------------------------------------------------------------
 
 
-def _experiment(engine: Engine, load: Mapping[str, Any], settings: Sequence[str]) -> Experiment:
-    if engine.url is None:
-        return single({"name": "llm"}, dict(load), settings, name="engines")
-    plan = given.of_url(engine.url, engine.model, given.Wishes())
-    return single(plan.model, {**load, **plan.workload}, settings, name="engines")
-
-
-def answers(engine: Engine, model: ModelSpec, workload: Workload) -> list[str]:
-    """What the engine writes to each question, greedily. ServerError when it does not answer."""
+def questions(workload: Workload) -> list[dict[str, Any]]:
+    """What each engine is asked greedily: the load's own prompts, cut to answers of ANSWER_TOKENS."""
     asked = workload.model_copy(
         update={"output_tokens": ANSWER_TOKENS, "arrival": ClosedLoop(concurrency=1), "stream": False}
     )
     place = weights.tokenizer(ModelSpec(name="llm"))
-    questions = requests_for(
-        ModelSpec(name="llm"), asked, QUESTIONS, place if place is not None and place.is_file() else None
-    )
-    if engine.url is None or address(engine.url).speaks_triton:
-        server = Server.attach() if engine.url is None else Server.at(engine.url)
-        if server is None:
-            raise ServerError("the lab's Triton ended before it could be asked for its words")
-        with server:
-            return [_of_triton(server.grpc_url, model.name, question) for question in questions]
-    with at(engine.url) as other_server:
-        base = other_server.http_url
-    return [_of_http(engine, base, question) for question in questions]
+    here = place if place is not None and place.is_file() else None
+    return requests_for(ModelSpec(name="llm"), asked, QUESTIONS, here)
 
 
-def _of_triton(grpc_url: str, model: str, question: Mapping[str, Any]) -> str:
-    return "".join(piece.text for piece in conversation.stream(grpc_url, model, question))
+def _ask_all(
+    experiment: Experiment,
+    servers: Mapping[int, AnyServer],
+    failed: Mapping[int, str],
+    names: Mapping[int, str],
+    folder: RunFolder,
+    report: Report,
+) -> None:
+    asked = questions(experiment.workload)
+    folder.event("questions", texts=[question["text_input"].item().decode() for question in asked])
+    for number, server in servers.items():
+        if number in failed:
+            continue
+        report(f"{names[number]}: {len(asked)} answers")
+        cell = experiment.cells()[number]
+        try:
+            texts = answers(server, cell.workload, cell.workload.served_model or cell.model.name, asked)
+            folder.event("words", cell=number, texts=texts)
+        except LabError as error:
+            folder.event("engine_failed", cell=number, text=str(error))
+            report(f"  {error}")
 
 
-def _of_http(engine: Engine, base: str, question: Mapping[str, Any]) -> str:
+def answers(server: AnyServer, workload: Workload, model: str, asked: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the engine writes to each question, greedily. ServerError when it does not answer."""
+    if isinstance(server, Server):
+        return ["".join(piece.text for piece in conversation.stream(server.grpc_url, model, each)) for each in asked]
+    return [_of_http(server.http_url, workload.protocol, model, each) for each in asked]
+
+
+def _of_http(base: str, protocol: str, model: str, question: Mapping[str, Any]) -> str:
     text = question["text_input"].item().decode()
     fields = json.loads(question["sampling_parameters"].item())
-    assert engine.url is not None  # noqa: S101
-    if address(engine.url).scheme.startswith("torchserve"):
-        return _post(f"{base}/predictions/{engine.model}", {"prompt": text, **fields}).decode(errors="replace")
+    if protocol == "torchserve":
+        return _post(f"{base}/predictions/{model}", {"prompt": text, **fields}).decode(errors="replace")
     url = endpoint(base)
-    body = {"model": engine.model, **fields}
+    body = {"model": model, **fields}
     body |= {"messages": [{"role": "user", "content": text}]} if url.endswith(CHAT) else {"prompt": text}
     try:
         choice = json.loads(_post(url, body))["choices"][0]
         return str(choice["message"]["content"] if "message" in choice else choice["text"])
     except (ValueError, KeyError, IndexError, TypeError):
-        raise ServerError(f"{engine.name} gave an answer that is not OpenAI's") from None
+        raise ServerError(f"{url} gave an answer that is not OpenAI's") from None
 
 
 def _post(url: str, body: Mapping[str, Any]) -> bytes:
@@ -165,34 +226,3 @@ def _post(url: str, body: Mapping[str, Any]) -> bytes:
         raise ServerError(f"{url} answered {error.code}: {error.read()[:200].decode(errors='replace')}") from None
     except OSError as error:
         raise ServerError(f"{url}: {getattr(error, 'reason', error)}") from None
-
-
-def agreement(first: Sequence[str], other: Sequence[str]) -> dict[str, Any]:
-    """{"equal": answers that are the same, "of": how many, "tokens": the median number of tokens before they part, of
-    those that do}. Tokens are words where the model's tokenizer is not on this machine."""
-    apart = [_common(a, b) for a, b in zip(first, other, strict=False) if a != b]
-    return {
-        "equal": sum(a == b for a, b in zip(first, other, strict=False)),
-        "of": min(len(first), len(other)),
-        "tokens": sorted(apart)[len(apart) // 2] if apart else None,
-    }
-
-
-def _common(a: str, b: str) -> int:
-    x, y = _tokens(a), _tokens(b)
-    return next((n for n, (p, q) in enumerate(zip(x, y, strict=False)) if p != q), min(len(x), len(y)))
-
-
-def _tokens(text: str) -> list[Any]:
-    found = _tokenizer()
-    return text.split() if found is None else list(found.encode(text, add_special_tokens=False).ids)
-
-
-@cache
-def _tokenizer() -> Any:
-    place = weights.tokenizer(ModelSpec(name="llm"))
-    if place is None or not place.is_file():
-        return None
-    from tokenizers import Tokenizer
-
-    return Tokenizer.from_file(str(place))

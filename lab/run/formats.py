@@ -151,7 +151,7 @@ def of_blocks(experiment: Experiment, blocks: Sequence[Block], told: Told) -> li
     of_all = list(zip(blocks, (step for _, step in measured), strict=True))
     return [
         {
-            "format": format_label(cells[b.cell].model),
+            "format": None if cells[b.cell].workload.url is not None else format_label(cells[b.cell].model),
             "ledger": rows,
             "floor": None if step is None else steps.sentence(step, doubted=doubted),
             "beside": _beside(experiment, b, step, of_all, doubted=doubted),
@@ -165,7 +165,7 @@ def _steps_of(cell: Cell, block: Block, told: Told) -> tuple[list[dict[str, Any]
     """(rows of the ledger, mean decode step). Without a cache there is no such step: each reads whole texts."""
     model, summary = cell.model, block.summary
     config = told.configs.get(model.weights) if model.family == "llm" else None
-    if config is None or model.merge_adapters:  # which are several processes
+    if config is None or model.merge_adapters or cell.workload.url is not None:  # several processes, or not the lab's
         return None, None
     idle, held, loads = _since_load(told.events, model.name, block.number)
     of_adapters = next((e["bytes"] for e in told.events if e["kind"] == "adapters" and same_adapters(e, model)), None)

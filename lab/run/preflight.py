@@ -39,9 +39,10 @@ def check(experiment: Experiment, url: str | None = None) -> None:
     _check_metrics(experiment)
     _check_objective(experiment)
     for cell in experiment.cells():
+        asked = _asked(experiment, cell.workload, url)
         _check_given(cell)
-        _check_workload(cell.workload, url)
-        if url is None:
+        _check_workload(cell.workload, asked)
+        if asked is None:
             _check_lengths(cell)
     if url is not None:
         if experiment.start is not None or experiment.serverless is not None:
@@ -52,11 +53,26 @@ def check(experiment: Experiment, url: str | None = None) -> None:
             raise InputError("a rollout is rehearsed on servers of the lab's own; leave out --url")
         return
     fleet = () if experiment.fleet is None else experiment.fleet.others
-    served = [own for cell in experiment.cells() for own in served_as(cell.model)]
+    served = [own for cell in experiment.cells() if cell.workload.url is None for own in served_as(cell.model)]
     for model in [*fleet, *experiment.neighbours, *served]:
         check_model(model)
+    if not served:
+        return  # others' servers alone are asked
     if record.read() is None and (lacks := installation.missing()):
         raise ServerError("Triton cannot run here; it needs " + "; ".join(f"{what}: {how}" for what, how in lacks))
+
+
+def _asked(experiment: Experiment, workload: Workload, url: str | None) -> str | None:
+    """The URL of the server that a cell asks, None for the lab's own. Several servers are compared by levels of the
+    workload, and asked by nothing else."""
+    if workload.url is None:
+        return url
+    if url is not None or "workload" not in experiment.factors or experiment.model.family != "llm":
+        raise InputError(
+            f"workload.url {workload.url!r}: engines are compared by `lab engines --engine URL=MODEL`; allowed for one "
+            "server: --url"
+        )
+    return workload.url
 
 
 def check_model(model: ModelSpec) -> None:
@@ -104,7 +120,8 @@ def _check_given(cell: Cell) -> None:
         )
     if workload.protocol == "openai" and family != "llm":
         raise InputError(f"workload.protocol openai is given for family {family}; allowed: grpc or http")
-    if workload.served_model is not None and workload.protocol not in ("openai", "torchserve", "replicate"):
+    elsewhere = workload.url is not None or workload.protocol in ("openai", "torchserve", "replicate")
+    if workload.served_model is not None and not elsewhere:
         raise InputError(
             f"workload.served_model {json.dumps(workload.served_model)} is given with protocol {workload.protocol}, "
             "where a model goes by model.name; only protocols openai, torchserve and replicate have it"

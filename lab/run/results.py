@@ -21,7 +21,7 @@ from lab.measure.fleet import fleet
 from lab.measure.records import OK, OUTCOMES
 from lab.measure.summary import Summary
 from lab.measure.verdict import CellResult, Verdict, verdict
-from lab.run import designs, formats, passport, promises, recording, scaled, swept, traced
+from lab.run import beside, designs, formats, passport, promises, recording, scaled, swept, traced
 from lab.run.blocks import BlockResult as BlockResult
 from lab.run.blocks import between as between
 from lab.run.blocks import block_results as block_results
@@ -110,6 +110,11 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
         text = " ".join(autoscale_words.sentences(instances)) or found.text
         found = replace(found, holds=autoscale_words.holds(instances), text=text, where=(), headline=None)
     cells = experiment.cells()
+    engines = beside.beside(experiment, events, blocks, found.effects)
+    if engines is not None and engines["text"]:
+        found = replace(found, text=engines["text"], where=(), headline=None)
+    ways = traced.told(folder)
+    gaps = [] if ways is None or not ways["gaps"] else [ways["gaps"]]
     in_formats = formats.of_blocks(experiment, blocks, told)
     return {
         "run": folder.document["run"],
@@ -142,7 +147,8 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
         "factorial": together,
         "search": looked_for,
         "sweep": tried,
-        "trace": traced.told(folder),
+        "engines": engines,
+        "trace": ways,
         "answers": answers,
         "verdict": found.to_dict(),
         "problems": [
@@ -152,6 +158,7 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
                 {"code": "floor", "text": text, "remedy": remedy, "blocks": None}
                 for text, remedy in formats.floor_doubts(in_formats)
             ),
+            *({"code": "trace_gaps", "text": t, "remedy": "Trace it again.", "blocks": None} for t in gaps),
         ],
     }
 

@@ -22,7 +22,7 @@ from lab.errors import LabError, RunError
 from lab.load.generator import Progress
 from lab.measure.formats import change_answers, format_label
 from lab.measure.words import level_label
-from lab.run import fleet, formats, gauge, lora, quality, results
+from lab.run import engines, fleet, formats, gauge, lora, quality, results
 from lab.run.bench import AnyServer, Bench, serving
 from lab.run.control import Inbox
 from lab.run.environment import environment
@@ -134,6 +134,8 @@ def _measure(
     report("starting the server" if url is None else f"asking the server at {url}")
     if experiment.fleet is not None:
         way = fleet.measure
+    if engines.are_asked(experiment):
+        way = engines.measure
     way = way or measure_of(experiment)
     if way is not None:
         _measure_its_way(experiment, folder, stop, report, way)

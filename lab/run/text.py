@@ -6,7 +6,7 @@ from typing import Any
 
 from lab.measure import autoscale_words, fleet_words, lamps, lora, patterns, rehearsal
 from lab.measure.answers import all_equal
-from lab.measure.words import format_metric, format_seconds, level_label
+from lab.measure.words import format_metric, format_seconds, level_label, metric_label
 from lab.run import format_text, starts
 from lab.run.columns import aligned
 
@@ -37,6 +37,8 @@ TOKEN_COLUMNS = {
     "memory": "memory_peak_bytes",
 }
 """Instead, where a language model was measured."""
+BESIDE = ("output_tokens_per_s", "ttft_p50_s", "itl_mean_s", "latency_p50_s", "error_fraction")
+"""Of engines beside each other."""
 
 
 def lines(document: dict[str, Any]) -> list[str]:
@@ -56,6 +58,8 @@ def lines(document: dict[str, Any]) -> list[str]:
         out += ["", *aligned(rows)]
     if document["cells"] and (checked := lamps.told([cell["summary"] for cell in document["cells"]])):
         out += ["", checked]
+    if engines := document.get("engines"):
+        out += ["", *aligned(_engines(engines))]
     if document.get("trace"):
         out += ["", *_traced(document["trace"])]
     several = len(document.get("formats", {})) > 1  # then a table has them
@@ -65,13 +69,13 @@ def lines(document: dict[str, Any]) -> list[str]:
     out += starts.lines(document)
     if tuned := document.get("lora"):
         out += ["", lora.loading(tuned), "", *aligned(lora.table(tuned))]
-    if rehearsed := document.get("rehearsal"):
-        out += ["", *aligned(rehearsal.table(rehearsed))]
     if scaling := document.get("autoscaling"):
         out += ["", *aligned(autoscale_words.table(scaling))]
     if ways := document.get("patterns"):
         out += ["", "Share within each promise, and what a good item costs beside the cheapest:"]
         out += aligned(patterns.table(ways))
+    if rehearsed := document.get("rehearsal"):
+        out += ["", *aligned(rehearsal.table(rehearsed))]
     if fleet := document.get("fleet"):
         out += [line for said in fleet_words.besides(fleet) for line in ("", said)]
         out += ["", *aligned(fleet_words.table(fleet))]
@@ -82,6 +86,18 @@ def lines(document: dict[str, Any]) -> list[str]:
         out += ["", "Waived by name (`python -m lab review RUN` has the questions):"]
         out += [f"- {one['code']}, by {one['who']}, {one['utc'][:10]}: {one['why']}" for one in waived]
     return out
+
+
+def _engines(found: dict[str, Any]) -> list[list[str]]:
+    """A row an engine: its speed, and how far its words are the first one's."""
+    rows = [["engine", *(metric_label(name) for name in BESIDE), f"same words as {found['against'] or 'the first'}"]]
+    for row in found["rows"]:
+        agreed = row["agreement"]
+        same = "n/a" if agreed is None else f"{agreed['equal']} of {agreed['of']}"
+        if agreed is not None and agreed["words"] is not None:
+            same += f", else the first {agreed['words']:g}"
+        rows.append([row["name"], *(format_metric(name, row["figures"][name]) for name in BESIDE), same])
+    return rows
 
 
 def _traced(found: dict[str, Any]) -> list[str]:

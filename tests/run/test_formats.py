@@ -14,8 +14,10 @@ from lab.measure.records import SERVER, Window
 from lab.run import catalogue, formats, quality, results, runner
 from lab.run.folder import RunFolder
 from lab.run.plan import settle
+from lab.serve import repository
 from lab.spec import Experiment, ModelSpec
 from lab.watch.probe import Probe
+from tests.show import synthetic_llm
 
 
 def folder_of(experiment: Experiment, home: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
@@ -132,6 +134,35 @@ def test_what_an_engine_says_of_itself_is_told_once_with_its_format() -> None:
     }
     blocks: Any = [SimpleNamespace(cell=0, window=Window(20, 20, 30)), SimpleNamespace(cell=1, window=Window(0, 0, 18))]
     assert formats.engine_notes(experiment, blocks, pa.table(columns, SERVER)) == ["int8: no fast products."]
+
+
+def test_a_format_beside_itself_is_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A/A through the whole of a run: threads that are given by number are those that the engine takes anyway."""
+    monkeypatch.setenv("LAB_HOME", str(tmp_path))
+    twins = 'model=[{"precision": "bf16"}, {"precision": "bf16", "threads": 2}]'
+    found = results.document(synthetic_llm.run("quantization", "20261130-020205-itself", twins))
+    effects = found["verdict"]["effects"]
+    assert len(effects) >= 6 and {e["verdict"] for e in effects} <= {"no detectable difference", "not comparable"}
+    assert found["verdict"]["holds"] is False
+    same = next(e for e in effects if e["metric"] == "output_tokens_per_s")
+    assert same["ci_low"] < 1 < same["ci_high"]
+
+
+@pytest.mark.triton
+def test_an_engine_without_its_kernels_says_so_in_the_run(
+    triton_server: Any, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through a real Triton: the model's process lacks the compiled decoder, falls back to torch, and the run tells."""
+    every = repository.imported
+    monkeypatch.setattr(repository, "imported", lambda family: [m for m in every(family) if m != "compiled_decoder"])
+    model = {"name": "lacking", "family": "llm", "weights": str(tiny_folder), "max_request_tokens": 128}
+    load = {"arrival": {"kind": "closed", "concurrency": 2}, "duration_s": 1.2, "prompt_tokens": 4, "output_tokens": 4}
+    chosen = catalogue.single(model, load)
+    folder = runner.create(chosen, "20261130-020204-lacking", quick=False, settings=[], url=None)
+    runner.run(chosen, folder, stop=runner.Stop(), report=lambda line: None)
+    notes = [p["text"] for p in results.document(folder)["problems"] if p["code"] == "engine_note"]
+    assert len(notes) == 1 and notes[0].startswith("bf16: without the compiled decoder, three times as slow: ")
+    triton_server.unload("lacking")
 
 
 @pytest.mark.triton
