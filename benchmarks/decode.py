@@ -255,9 +255,15 @@ def vllm(setting: Setting) -> Iterator[str]:
 
 @contextmanager
 def running(
-    name: str, command: Sequence[str], url: str, niceness: int = 0, environment: dict[str, str] | None = None
+    name: str,
+    command: Sequence[str],
+    url: str,
+    niceness: int = 0,
+    environment: dict[str, str] | None = None,
+    asked: str = "/health",
 ) -> Iterator[str]:
-    """`url` while the server of `command` answers there, in a session of its own that ends with the block."""
+    """`url` while the server of `command` says at `asked` that it is well, in a session of its own that ends with the
+    block."""
     say(f"starting {name}")
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
@@ -266,7 +272,7 @@ def running(
         priority.give(process.pid, niceness)
         try:
             limit = time.monotonic() + START_LIMIT_S
-            while not _answers(url):
+            while not _answers(url + asked):
                 if process.poll() is not None or time.monotonic() > limit:
                     log.seek(0)
                     raise SystemExit(f"{name} did not come up: {log.read().strip()[-500:]}")
@@ -283,7 +289,7 @@ def running(
 
 def _answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{url}/health", timeout=1):
+        with urllib.request.urlopen(url, timeout=1):
             return True
     except (urllib.error.URLError, OSError):
         return False

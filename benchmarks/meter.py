@@ -1,15 +1,17 @@
 """A meter that engineers trust: beside perf_analyzer and AIPerf, against equals and a planted slowdown, and over time.
 
     .venv/bin/python benchmarks/meter.py [--json] [--section NAME]…            about 8 minutes without the self-test
-    .venv/bin/python benchmarks/meter.py --section soak --seconds 3600         an hour at 500 req/s
+    .venv/bin/python benchmarks/meter.py --section soak --minutes 60           an hour at 500 req/s
     .venv/bin/python benchmarks/meter.py --section selftest                    about three minutes
 
 peers      throughput at 1, 8, 16 and 64 in flight, p50 and p99 at half of saturation, in alternating turns; needs
            perf_analyzer beside the project (../shared/peers/perf_analyzer)
+half       the latency part of peers alone
 equals     20 A/A pairs must be called equal, 20 pairs with a planted 20 % slowdown must not: the sleeper asked for
            12 ms in place of 10 ms
 rate       2,000 req/s on the null model for a minute
-soak       500 req/s on the null model: no record lost, memory flat; two minutes unless told otherwise
+soak       500 req/s on the null model: no record lost or twice, memory of client and server flat; 2 minutes unless
+           told otherwise
 selftest   every self-test of the lab
 
 TTFT and ITL beside AIPerf's are measured by `benchmarks/decode.py --section timetable --section aiperf`.
@@ -18,11 +20,12 @@ TTFT and ITL beside AIPerf's are measured by `benchmarks/decode.py --section tim
 from __future__ import annotations
 
 import argparse
-import re
 import itertools
+import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,13 +46,14 @@ from lab.serve import installation, weights
 from lab.serve.triton import Server
 from lab.spec import Arrival, Batching, ClosedLoop, Constant, ModelSpec, Poisson, Workload
 from lab.stream import read_stream
+from lab.watch.host import model_processes
 
 PAIRS = 4
-HALF_PAIRS, HALF_S = 4, 4.0
+HALF_PAIRS, HALF_S, OFF_RATE = 4, 4.0, 0.05
 EQUALS, EQUALS_S = 20, 1.5
 SLOWED = 1.2
 RATE_RPS, RATE_S = 2_000.0, 60.0
-SOAK_RPS, SOAK_S = 500.0, 120.0
+SOAK_RPS, SOAK_MINUTES, LOOK_S = 500.0, 2.0, 5.0
 FLAT_BYTES = 50 * 2**20
 DIGITS = ModelSpec(name="digits", batching=Batching(max_batch_size=32))
 NULL = ModelSpec(name="null", batching=Batching(max_batch_size=32))
@@ -106,17 +110,22 @@ def half_of_saturation(bench: Bench, peer: Path) -> list[Row]:
 
 
 def their_latency(peer: Path, server: Server, rate_rps: float) -> tuple[float, float]:
-    """(p50, p99) in seconds of perf_analyzer's, from its send, as it has no other."""
+    """(p50, p99) in seconds of perf_analyzer's, from its send, as it has no other. Asynchronous: its threads that wait
+    for an answer each are late with nearly every request at this rate, and measure a smaller load. SystemExit when it
+    did not keep to the rate."""
     command = [str(peer), "-m", "digits", "-u", server.grpc_url, "-i", "grpc", "-p", f"{HALF_S * 1e3 / 3:.0f}"]
-    command += ["-s", "100", "--request-rate-range", f"{rate_rps:.0f}", "--request-distribution", "poisson"]
+    command += ["-s", "100", "--request-rate-range", f"{rate_rps:.0f}", "--request-distribution", "poisson", "-a"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
     priority.give(process.pid, priority.MEASURED)
     said, _ = process.communicate(timeout=300)
     found = [re.search(rf"{name} latency: (\d+) usec", said) for name in ("p50", "p99")]
-    if None in found:
+    kept = re.search(r"Throughput: ([0-9.]+)", said)
+    if None in found or kept is None:
         raise SystemExit(f"perf_analyzer gave no figures: {said.strip()[-300:]}")
+    if abs(float(kept[1]) / rate_rps - 1) > OFF_RATE:
+        raise SystemExit(f"perf_analyzer sent {float(kept[1]):.0f} req/s; asked for {rate_rps:.0f}")
     p50, p99 = (int(match[1]) / 1e6 for match in found if match is not None)
     return p50, p99
 
@@ -155,20 +164,39 @@ def rate(bench: Bench, _: Path, __: float) -> list[Row]:
 
 
 def soak(bench: Bench, _: Path, seconds: float) -> list[Row]:
-    """Memory is the client's, after the first tenth: buffers are made in the beginning."""
+    """Every record is there and nothing grows: the memory of client and server, each after the first tenth, as buffers
+    are made in the beginning. A line a minute says how far it is."""
     bench.generator.begin(
         Job(1, bench.server.grpc_url, NULL, Workload(arrival=Constant(rate_rps=SOAK_RPS), duration_s=seconds))
     )
-    process, sizes = psutil.Process(bench.generator.pids[0]), []
-    while not (progress := bench.generator.wait(5.0)).done:
-        sizes.append(process.memory_full_info().pss)
-    kept = Requests.from_table(read_stream(bench.folder / "requests-0.arrows", REQUESTS), 1)
-    steady = sizes[len(sizes) // 10 :] or [0]
-    what = f"{SOAK_RPS:.0f} req/s for {seconds:.0f} s"
+    server = bench.server.pid
+    assert server is not None
+    watched = {"client's": [bench.generator.pids[0]], "server's": [server, *model_processes(server)[NULL.name]]}
+    sizes: dict[str, list[int]] = {name: [] for name in watched}
+    told = time.monotonic()
+    while not (progress := bench.generator.wait(LOOK_S)).done:
+        for name, pids in watched.items():
+            sizes[name].append(sum(psutil.Process(pid).memory_full_info().pss for pid in pids))
+        if time.monotonic() - told >= 60:
+            told = time.monotonic()
+            mib = ", ".join(f"{name} memory {values[-1] / 2**20:.1f} MiB" for name, values in sizes.items())
+            say(f"{progress.finished:,} requests ended, {sum(progress.errors.values())} failed, {mib}")
+    rows = read_stream(bench.folder / "requests-0.arrows", REQUESTS)
+    kept = Requests.from_table(rows, 1)
+    what = f"{SOAK_RPS:.0f} req/s for {seconds / 60:g} min"
+    found = figures(kept, Window(int(kept.due_ns.min()), int(kept.due_ns.min()), int(kept.due_ns.max()) + 1))
+    lag_ms = None if found.send_lag_p99_s is None else 1e3 * found.send_lag_p99_s
+    twice = len(kept) - len(set(rows["request"].to_pylist()))
+    flat = {name: values[len(values) // 10 :] or [0] for name, values in sizes.items()}
     return [
         Row(f"records lost, {what}", round(SOAK_RPS * seconds) - len(kept), "requests", "<= 0", 1),
+        Row(f"records twice, {what}", twice, "requests", "<= 0", 1),
         Row(f"failed, {what}", sum(progress.errors.values()), "requests", "<= 0", 1),
-        Row(f"client's memory moved by, {what}", (max(steady) - min(steady)) / 2**20, "MiB", "<= 50", len(sizes)),
+        Row(f"p99 of send lag, {what}", lag_ms, "ms", None, 1),
+        *(
+            Row(f"{name} memory moved by, {what}", (max(v) - min(v)) / 2**20, "MiB", "<= 50", len(v))
+            for name, v in flat.items()
+        ),
     ]
 
 
@@ -187,8 +215,14 @@ def selftest(*_: Any) -> list[Row]:
     ]
 
 
+def half(bench: Bench, peer: Path, _: float) -> list[Row]:
+    """The second part of `peers` alone."""
+    return half_of_saturation(bench, peer)
+
+
 SECTIONS: dict[str, Callable[[Bench, Path, float], list[Row]]] = {
     "peers": peers,
+    "half": half,
     "equals": equals,
     "rate": rate,
     "soak": soak,
@@ -217,7 +251,7 @@ def options() -> argparse.Namespace:
     """Those of this benchmark, taken out of the command line."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--section", action="append", choices=list(SECTIONS))
-    parser.add_argument("--seconds", type=float, default=SOAK_S)
+    parser.add_argument("--minutes", type=float, default=SOAK_MINUTES, help="of the soak")
     parser.add_argument("--perf-analyzer", type=Path, default=PEER)
     found, sys.argv[1:] = parser.parse_known_args()
     return found
@@ -226,4 +260,4 @@ def options() -> argparse.Namespace:
 if __name__ == "__main__":
     asked = options()
     chosen = asked.section or ["peers", "equals", "rate", "soak"]
-    sys.exit(main(str(__doc__).splitlines()[0], lambda: measure(chosen, asked.perf_analyzer, asked.seconds)))
+    sys.exit(main(str(__doc__).splitlines()[0], lambda: measure(chosen, asked.perf_analyzer, 60 * asked.minutes)))

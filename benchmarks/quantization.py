@@ -80,7 +80,7 @@ class Bench:
 
 
 def measure(peer: Path, llama_cpp: Path, sections: Sequence[str]) -> list[Row]:
-    timed = TIMED if {*sections} - {"qualities", "ledgers"} else ()
+    timed = TIMED if {*sections} - {"itself", "qualities", "ledgers"} else ()
     bench = Bench({format_label(model): setting_of(model, peer) for model in timed}, llama_cpp)
     return [row for name in sections for row in SECTIONS[name](bench)]
 
@@ -208,16 +208,20 @@ def qualities(_: Bench) -> list[Row]:
     return [*rows, Row(name, values[best] / values["bf16"], "ratio", "<= 1.02", n[best], best)]
 
 
+def itself(_: Bench) -> list[Row]:
+    """bf16 beside bf16, by the experiment's own verdict: threads that are given by number are those it has anyway."""
+    document = of_experiment([{"precision": "bf16"}, {"precision": "bf16", "threads": THREADS}], quick=False)
+    effects = document["verdict"]["effects"]
+    apart = [effect["metric"] for effect in effects if effect["verdict"] in ("higher", "lower")]
+    name = f"figures by which bf16 is told from itself, {MANY} in flight"
+    return [Row(name, len(apart), f"of {len(effects)}", "<= 0", len(effects), ", ".join(apart))]
+
+
 def ledgers(_: Bench) -> list[Row]:
     """A short run of the experiment, all formats at eight in flight; errors of what was predicted."""
-    levels = [{"precision": m.precision, "quantizer": m.quantizer} for m in FORMATS]
-    command = [sys.executable, "-m", "lab", "run", "quantization", "--quick", "--json"]
-    command += ["--set", f"workload.arrival.concurrency=[{MANY}]", "--set", f"model={json.dumps(levels)}"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, cwd=Path(__file__).parents[1])
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} ended with status {done.returncode}")
+    document = of_experiment([{"precision": m.precision, "quantizer": m.quantizer} for m in FORMATS], quick=True)
     rows = []
-    for cell in json.loads(done.stdout)["cells"]:
+    for cell in document["cells"]:
         if cell["role"] != "cell":
             continue
         whole = {row["name"]: row for row in cell["ledger"]}["whole process"]
@@ -231,8 +235,19 @@ def ledgers(_: Bench) -> list[Row]:
     return rows
 
 
+def of_experiment(levels: Sequence[dict[str, Any]], *, quick: bool) -> dict[str, Any]:
+    """What `lab run quantization` says of these levels at eight in flight."""
+    command = [sys.executable, "-m", "lab", "run", "quantization", *(["--quick"] if quick else []), "--json"]
+    command += ["--set", f"workload.arrival.concurrency=[{MANY}]", "--set", f"model={json.dumps(levels)}"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, cwd=Path(__file__).parents[1])
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with status {done.returncode}")
+    return dict(json.loads(done.stdout))
+
+
 SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {
-    section.__name__: section for section in (speeds, beside_memory, beside_llama_cpp, beside_vllm, qualities, ledgers)
+    section.__name__: section
+    for section in (speeds, beside_memory, beside_llama_cpp, beside_vllm, itself, qualities, ledgers)
 }
 
 
