@@ -7,7 +7,7 @@ parent that has imported everything and forks; and the process that is never let
 
     python -m lab run cold_start                  four models, nine ways to start, about 12 minutes
     python -m lab run cold_start --quick          the language model, plain and with remedies, about two minutes
-    python -m lab run cold_start --set 'model=[{"name":"digits"}]' --set 'start=[{},{"torch_compile":true}]'
+    python -m lab run cold_start --set 'start=[{},{"compile_cache":true},{"compile_cache":true,"zygote":true}]'
 """
 
 from lab.spec import ClosedLoop, Experiment, Judge, ModelSpec, Slo, Start, Workload
@@ -28,10 +28,10 @@ EXPERIMENT = Experiment(
     slo=Slo(latency_s=1.0, percentile=0.99),
     factors={
         "model": (
-            {"name": "llm"},
-            {"name": "llm", "precision": "int8"},
-            {"name": "embedder"},
-            {"name": "digits"},
+            {"name": "llm", "family": "llm", "precision": "bf16"},
+            {"name": "llm", "family": "llm", "precision": "int8"},
+            {"name": "embedder", "family": "embedder", "precision": "fp32"},
+            {"name": "digits", "family": "digits", "precision": "fp32"},
         ),
         "start": (
             {},
@@ -56,6 +56,9 @@ EXPERIMENT = Experiment(
     ),
     quick={
         "repeats": 2,
-        "factors": {"model": [{"name": "llm"}], "start": [{}, {"compile_cache": True}, ALL]},
+        "factors": {
+            "model": [{"name": "llm", "family": "llm", "precision": "bf16"}],
+            "start": [{}, {"compile_cache": True}, ALL],
+        },
     },
 )

@@ -3,7 +3,7 @@
 From a run's events (lab/run/cold.py): `cold_start` is one start, `cold_cell` what was there before a cell's first one.
 A start counts from the moment it is asked for to the end of its first answer, on the owner's clock; its stages are
 stamped by the process that starts. So their sum is a check: what is between them is in the whole and in no stage.
-Figures are means with Student's 95 % interval over the starts of a cell; one start has no interval.
+Figures are means with Student's 95 % interval over the starts of a cell; of two it would tell nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ SUM_OFF = 0.05
 """Stages that miss more than this share of the whole do not explain it."""
 GOAL_RATIO = 0.25
 """What the hypothesis lets remedies leave of a plain cold start."""
+FEWEST = 3
+"""Starts that an interval needs: Student's t of two is 12.7."""
 STILL_RESIDENT = 0.01
 """More of the files than this in memory is no cold page cache."""
 
@@ -95,8 +97,8 @@ def figure(values: Sequence[float | None]) -> dict[str, Any]:
     if not known:
         return {"mean": None, "low": None, "high": None, "n": 0}
     mean = fmean(known)
-    if len(known) == 1:
-        return {"mean": mean, "low": None, "high": None, "n": 1}
+    if len(known) < FEWEST:
+        return {"mean": mean, "low": None, "high": None, "n": len(known)}
     half = student(len(known) - 1) * stdev(known) / math.sqrt(len(known))
     return {"mean": mean, "low": max(mean - half, 0.0), "high": mean + half, "n": len(known)}
 

@@ -39,8 +39,8 @@ SLOWEST_RPS = 1 / 60
 STEPS = 13
 STEADY = 0.8
 """Of what a worker takes: more is no rate that scale to zero is for."""
-OFF = 0.10
-"""A simulated share that is further off the measured one than this is told as a problem."""
+OFF, FEW = 0.10, 1.5
+"""A simulated share is told as a problem when it is further off the measured one, and by more requests than that."""
 
 Event = Mapping[str, Any]
 Found = dict[str, Any]
@@ -207,6 +207,12 @@ def break_even_rps(
     return None
 
 
+def rate_label(rate_rps: float | None) -> str:
+    """ "1 a minute", "45 a minute", "2.0 req/s": slow rates as people say them."""
+    slow = rate_rps is not None and rate_rps < 0.95
+    return f"{60 * rate_rps:.3g} a minute" if slow and rate_rps is not None else format_rate(rate_rps)
+
+
 # --- in words -----------------------------------------------------------------------------------------------------
 
 
@@ -223,7 +229,7 @@ def text(found: Found) -> str:
     for block in (slow, fast) if slow is not fast else (slow,):
         if block["cold_fraction"] is not None:
             parts.append(
-                f"At {format_rate(block['rate_rps'])}, {format_fraction(block['cold_fraction'])} of "
+                f"At {rate_label(block['rate_rps'])}, {format_fraction(block['cold_fraction'])} of "
                 f"{plural(block['answered'], 'request')} waited for one."
             )
     if found["curve"]:
@@ -246,9 +252,10 @@ def problems(found: Found) -> list[str]:
         model, share = block["modelled"], block["cold_fraction"]
         if model is None or share is None or model["cold_fraction"] is None:
             continue
-        if abs(model["cold_fraction"] - share) > OFF:
+        off = abs(model["cold_fraction"] - share)
+        if off > OFF and off * block["answered"] > FEW:
             told.append(
-                f"At {format_rate(block['rate_rps'])} the simulation says {format_fraction(model['cold_fraction'])} "
+                f"At {rate_label(block['rate_rps'])} the simulation says {format_fraction(model['cold_fraction'])} "
                 f"cold, measured were {format_fraction(share)}: what is modelled may be as far off."
             )
     if found["curve"]:
@@ -263,7 +270,7 @@ def table(found: Found) -> list[list[str]]:
         model = block["modelled"] or {}
         rows.append(
             [
-                format_rate(block["rate_rps"]),
+                rate_label(block["rate_rps"]),
                 str(block["answered"]),
                 format_fraction(block["cold_fraction"]),
                 format_fraction(model.get("cold_fraction")),
@@ -276,7 +283,7 @@ def table(found: Found) -> list[list[str]]:
     for point in found["curve"]:
         rows.append(
             [
-                format_rate(point["rate_rps"]),
+                rate_label(point["rate_rps"]),
                 "modelled",
                 "",
                 format_fraction(point["cold_fraction"]),

@@ -35,7 +35,7 @@ class Starts:
 
     @classmethod
     def of(cls, experiment: Experiment, folder: RunFolder, events: Sequence[dict[str, Any]]) -> Starts:
-        cells = [cell.model_dump(mode="json") for cell in experiment.cells()]
+        cells = folder.document["cells"]
         starts, scaled = None, None
         if experiment.start is not None:
             judge = experiment.judge and experiment.judge.model_dump(mode="json")

@@ -60,13 +60,13 @@ FAST = (("process", 0.01), ("compile", 0.09), ("first_answer", 0.9))
 
 
 def test_stages_are_means_with_students_interval_and_add_up() -> None:
-    slower = (*PLAIN[:2], ("compile", 9.0), PLAIN[3])
-    told, _, _ = found([start(0, *PLAIN), start(0, *slower)], {}, ALL)
+    middle, slower = ((*PLAIN[:2], ("compile", seconds), PLAIN[3]) for seconds in (8.0, 9.0))
+    told, _, _ = found([start(0, *stages) for stages in (PLAIN, middle, slower)], {}, ALL)
     (plain,) = told["cells"]
-    # 7 and 9: mean 8, standard error 1; Student's t at one degree of freedom is 12.706, by the lab's expansion 11.3.
+    # 7, 8 and 9: mean 8, standard error 1 / sqrt(3); Student's t at two degrees of freedom is 4.303.
     assert plain["stages"]["compile"]["mean"] == pytest.approx(8.0)
-    assert plain["stages"]["compile"]["high"] - 8.0 == pytest.approx(12.706, rel=0.12)
-    assert plain["total_s"]["mean"] == pytest.approx((10.0 + 12.0) / 2)
+    assert plain["stages"]["compile"]["high"] - 8.0 == pytest.approx(4.303 / 3**0.5, rel=0.02)
+    assert plain["total_s"]["mean"] == pytest.approx((10.0 + 11.0 + 12.0) / 3)
     assert told["unexplained_max_fraction"] == pytest.approx(0.0, abs=1e-9)
     assert list(plain["stages"]) == ["process", "import_torch", "compile", "first_answer"]
 
@@ -79,9 +79,9 @@ def test_what_no_stage_explains_is_told_beyond_five_percent() -> None:
     assert not any("the stages miss" in text for text in cold.problems(within))
 
 
-def test_one_start_has_no_interval_and_none_has_no_figures() -> None:
-    told, _, _ = found([start(0, *PLAIN)], {}, ALL)
-    assert told["cells"][0]["total_s"] == {"mean": 10.0, "low": None, "high": None, "n": 1}
+def test_two_starts_have_no_interval_and_none_has_no_figures() -> None:
+    told, _, _ = found([start(0, *PLAIN)] * 2, {}, ALL)
+    assert told["cells"][0]["total_s"] == {"mean": 10.0, "low": None, "high": None, "n": 2}
     assert cold.cold([], [])["cells"] == [] and cold.text(cold.cold([], []), [], None) == "No start was measured."
 
 

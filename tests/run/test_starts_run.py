@@ -27,7 +27,7 @@ def test_a_cold_start_taken_apart_adds_up(triton_installed: None) -> None:
     ways = [{}, {"zygote": True, "mapped_weights": True, "compile_cache": True}, {"runtime": "triton"}]
     experiment = settle(
         catalogue.experiment("cold_start"),
-        [("model", [{"name": "digits"}]), ("start", ways), ("repeats", 1)],
+        [("model", [{"name": "digits", "family": "digits", "precision": "fp32"}]), ("start", ways), ("repeats", 1)],
         quick=False,
     )
     document = ran(experiment, "20261130-040101-cold-start-real")
@@ -42,7 +42,7 @@ def test_a_cold_start_taken_apart_adds_up(triton_installed: None) -> None:
     assert all(one["memory_bytes"] > one["weight_bytes"] for one in (plain, inside))
     # The owner's clock against the sum of the process's own stamps.
     assert abs(plain["unexplained_fraction"]) < 0.05
-    assert any(line.startswith("digits, fp32, plain start") for line in lines(document))
+    assert "digits, fp32, plain start" in "\n".join(lines(document))
 
 
 def test_a_runner_that_scales_to_zero_under_load(lab_home: object) -> None:

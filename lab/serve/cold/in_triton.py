@@ -69,6 +69,7 @@ class TritonStarter:
         weights.prepare(self.spec, progress)
         if self.how.compile_cache and not self._filled.is_file():
             self.start().stop()
+            self._kept.mkdir(parents=True, exist_ok=True)  # of a model that compiles nothing
             self._filled.touch()
 
     def forget(self) -> None:

@@ -21,6 +21,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from lab.serve.cold import limit, packed, pb_utils
+
 Stage = Callable[[str], AbstractContextManager[None]]
 
 TORCH = ("digits", "embedder", "network", "llm")
@@ -35,8 +37,6 @@ def load(job: Mapping[str, Any], stage: Stage) -> Tensors | Llm:
     """`job`: starter.Job as a dict. Whatever goes wrong is raised."""
     family = job["family"]
     imports(job, stage)
-    from lab.serve.cold import limit
-
     limit.apply(job["memory_limit_bytes"], job["cgroup"])  # before the weights come in; see limit.py why not earlier
     return Llm(job, stage) if family == "llm" else Tensors(job, stage)
 
@@ -58,8 +58,6 @@ def imports(job: Mapping[str, Any], stage: Stage) -> None:
             for name in _llm_modules(job):
                 import_module(f"1.{name}")
         else:
-            from lab.serve.cold import pb_utils
-
             pb_utils.install()
             import_module("1.model")
 
@@ -177,16 +175,15 @@ class Llm:
     @staticmethod
     def _compiled(job: Mapping[str, Any], folder: Path, stage: Stage) -> Any:
         compiled = import_module("1.compiled_decoder")
-        weights, config = None, import_module("1.llama_config").LlamaConfig.read(folder)
         if job["mapped_weights"]:
-            from lab.serve.cold import packed
-
             with stage("read"):
+                config = import_module("1.llama_config").LlamaConfig.read(folder)
                 weights = import_module("1.forward").Weights(*packed.mapped(Path(job["packed"])))
         else:
             with stage("read"):
                 read_through(job["files"])
             with stage("convert"):
+                config = import_module("1.llama_config").LlamaConfig.read(folder)
                 reader = import_module("1.quantized_reader").WeightsFolder(folder)
                 weights = import_module("1.packed_weights").read(reader, config)
         with stage("compile"):

@@ -114,6 +114,7 @@ class Starter:
                 mark = self._kept / f"filled-{_digest([path.read_bytes() for path in sorted(MODELS.glob('*.py'))])}"
                 if not mark.is_file():  # one start that nobody measures fills it
                     self._exec(self._job(), START_LIMIT_S).stop()
+                    self._kept.mkdir(parents=True, exist_ok=True)  # of a model that compiles nothing
                     mark.touch()
         if how.zygote:
             self._zygote = self._hatch()

@@ -4,7 +4,7 @@
 
 On the Unix socket that the job names it writes a JSON line for each stage, then {"ready": port} or {"failed": why}. It
 ends when the other end of that socket is gone. All stamps are time.perf_counter_ns, on Linux CLOCK_MONOTONIC, which
-all processes share. The first line below is the end of the stage "process".
+all processes share. The stage "process" ends once this code runs and has its owner's ear.
 """
 
 import time
@@ -48,8 +48,10 @@ class Owner:
 def serve(job: dict[str, Any], began_ns: int) -> None:
     """Everything from the process's first moment to its last. Never returns."""
     owner = Owner(job["report"])
-    owner.tell(stage="process", begin_ns=job["asked_ns"], end_ns=began_ns, pid=os.getpid())
     threading.Thread(target=_end_with, args=(owner,), daemon=True).start()
+    owner.tell(
+        stage="process", begin_ns=job["asked_ns"], end_ns=time.perf_counter_ns(), pid=os.getpid(), ran_ns=began_ns
+    )
     try:
         os.environ.update(job["environment"])
         with owner.stage("import_model"):

@@ -5,7 +5,6 @@ Both take the part "cold" of a run's document (lab/measure/cold.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lab.measure.cold import Cold, baseline_of, is_remedied
@@ -78,8 +77,8 @@ def waterfall(plain: Cold | None, other: Cold | None) -> Chart:
             }
         )
         span = max(total, begin)
-        domain = [number * width, (number + 1) * width - (0.06 if number + 1 < len(sides) else 0.0)]
-        axes[f"xaxis{suffix}"] = theme.axis("seconds since it was asked for", range=[0, 1.3 * span], domain=domain)
+        domain = [number * width, (number + 1) * width - (0.08 if number + 1 < len(sides) else 0.0)]
+        axes[f"xaxis{suffix}"] = theme.axis("s since it was asked for", range=[0, 1.15 * span], domain=domain)
         titles.append(_over(f"{one['label']}, {format_seconds(total)}", sum(domain) / 2))
         largest = names[max(range(len(names)), key=lengths.__getitem__)]
         share = one["stages"][largest]["mean"] / total if largest in one["stages"] else 0.0
@@ -106,7 +105,7 @@ def _over(text: str, x: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def ways(found: Cold, model: str, effects: Sequence[Mapping[str, Any]]) -> Chart:
+def ways(found: Cold, model: str) -> Chart:
     """Every way to start of a model: seconds to the first answer (log), with the interval over its starts."""
     title = "Every way to start"
     own = [one for one in found["cells"] if one["model"] == model and one["starts"]]
@@ -135,7 +134,7 @@ def ways(found: Cold, model: str, effects: Sequence[Mapping[str, Any]]) -> Chart
         "x": floats(values),
         "y": labels,
         "text": said,
-        "textposition": "middle right",
+        "textposition": "top center",
         "textfont": {"size": 12, "color": "@ink"},
         "cliponaxis": False,
         "error_x": {
@@ -150,11 +149,11 @@ def ways(found: Cold, model: str, effects: Sequence[Mapping[str, Any]]) -> Chart
         },
         "hovertemplate": "%{y}: %{text}<extra></extra>",
     }  # fmt: skip
-    low_end, high_end = log_range([*values, *(v + u for v, u in zip(values, up, strict=True))])
+    low_end, high_end = log_range([*values, *(v + u for v, u in zip(values, up, strict=True))], least_decades=1.6)
     layout = theme.layout(
         height=max(320, 96 + ROW * len(own)),
         margin={"l": 190, "r": 24, "t": 20, "b": 52},
-        xaxis=log_axis("seconds to the first answer", (low_end, high_end + 0.35 * (high_end - low_end))),
+        xaxis=log_axis("seconds to the first answer", (low_end, high_end)),
         yaxis=theme.axis(
             "", type="category", categoryarray=labels, range=[len(own) - 0.5, -0.5], rangemode="normal", ticks="",
             showline=False,

@@ -6,13 +6,14 @@ with the run's own times, and say so.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from lab.measure.billing import Billing
 from lab.measure.cost_words import format_usd
-from lab.measure.serverless import Found, break_even_rps, up_fraction, usd_per_hour
-from lab.measure.words import format_fraction, format_rate, format_seconds
+from lab.measure.serverless import Found, break_even_rps, rate_label, up_fraction, usd_per_hour
+from lab.measure.words import format_fraction, format_seconds
 from lab.show import theme
 from lab.show.charts.figure import Chart, append, floats, level_line, line, log_axis, log_range, nothing_to_draw
 
@@ -44,9 +45,7 @@ def cold_share(found: Found) -> Chart:
         height=HEIGHT, showlegend=True, legend=theme.legend(), margin=MARGIN, xaxis=_rates(found),
         yaxis=theme.axis("requests that were cold, %", range=[-2, 104]),
     )  # fmt: skip
-    said = [
-        f"{format_fraction(b['cold_fraction'])} at {format_rate(b['rate_rps'])}" for b in (blocks[:1] + blocks[-1:])
-    ]
+    said = [f"{format_fraction(b['cold_fraction'])} at {rate_label(b['rate_rps'])}" for b in (blocks[:1] + blocks[-1:])]
     alt = f"Measured cold: {' and '.join(said)}" if said else "Modelled only"
     if points:
         alt += f"; modelled at one request a minute {format_fraction(points[0]['cold_fraction'])}"
@@ -85,7 +84,7 @@ def tail(found: Found) -> Chart:
     first = next((p for p in points if p["p99_s"] is not None), None)
     alt = f"A cold start takes {format_seconds(found['cold_s']['mean'])}"
     if first is not None:
-        alt += f"; modelled p99 at {format_rate(first['rate_rps'])} is {format_seconds(first['p99_s'])}"
+        alt += f"; modelled p99 at {rate_label(first['rate_rps'])} is {format_seconds(first['p99_s'])}"
     short = [b for b in blocks if b["p99_s"] is None]
     notes = (f"Measured p99 needs 459 answers: {len(short)} of {len(blocks)} blocks have fewer.",) if short else ()
     return Chart(title, {"data": traces, "layout": layout}, alt + ".", table, notes)
@@ -114,21 +113,21 @@ def cost(found: Found, usd_an_hour: float, billing: Billing, always_usd_an_hour:
     ]
     shapes, annotations = [], []
     if even is not None:
-        shape, label = level_line(always_usd_an_hour, f"break-even at {format_rate(even)}", log=True)
+        shape, label = level_line(always_usd_an_hour, f"break-even at {rate_label(even)}", log=True)
         shapes.append(
             {
                 "type": "line", "x0": even, "x1": even, "yref": "paper", "y0": 0, "y1": 1, "layer": "below",
                 "line": shape["line"],
             }
         )  # fmt: skip
-        annotations.append(label)
+        annotations.append(label | {"xref": "x", "x": math.log10(even), "xanchor": "right", "xshift": -6})
     layout = theme.layout(
         height=HEIGHT, showlegend=True, legend=theme.legend(), margin=MARGIN, xaxis=_rates(found), shapes=shapes,
         annotations=annotations, yaxis=log_axis("USD an hour", log_range([*by_second, always_usd_an_hour])),
     )  # fmt: skip
     alt = f"Modelled: {format_usd(by_second[0])} an hour at one request a minute by the second"
     alt += f", {format_usd(always_usd_an_hour)} always on; "
-    alt += "they meet at no rate between." if even is None else f"they break even at {format_rate(even)}."
+    alt += "they meet at no rate between." if even is None else f"they break even at {rate_label(even)}."
     return Chart(title, {"data": traces, "layout": layout}, alt, table)
 
 

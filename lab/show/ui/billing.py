@@ -35,7 +35,7 @@ def choose() -> Bill:
     price = first.selectbox(
         "By the second", by_second, _place(by_second, LIKELY["second"]), key="n_second", format_func=price_label
     )
-    rules = [rule for rule in billing.rules() if rule.provider == price.provider]
+    rules = sorted((r for r in billing.rules() if r.provider == price.provider), key=lambda r: not r.bills_start)
     rule = second.selectbox("Whose seconds", rules, key="n_rule", format_func=lambda one: one.what.replace("-", " "))
     machine = third.selectbox(
         "Always on", always, _place(always, LIKELY["hour"]), key="n_always", format_func=price_label

@@ -13,7 +13,7 @@ from lab.errors import FolderError
 from lab.measure import cold as figures
 from lab.measure import serverless as scaling
 from lab.measure.start_words import start_label
-from lab.measure.words import NOT_MEASURED, format_bytes, format_fraction, format_rate, format_ratio, format_seconds
+from lab.measure.words import NOT_MEASURED, format_bytes, format_fraction, format_ratio, format_seconds
 from lab.run.folder import RunFolder
 from lab.run.text import doubt
 from lab.show.charts import cold, serverless
@@ -31,12 +31,13 @@ DEPTHS = {
     "serverless": "quick: about two minutes, three rates, rough. whole: about 15 minutes, six rates twice.",
 }
 MODELS: dict[str, dict[str, Any]] = {
-    "llm": {"name": "llm"},
-    "llm, int8": {"name": "llm", "precision": "int8"},
-    "llm, int4": {"name": "llm", "precision": "int4"},
-    "embedder": {"name": "embedder"},
-    "digits": {"name": "digits"},
+    "llm": {"name": "llm", "family": "llm", "precision": "bf16"},
+    "llm, int8": {"name": "llm", "family": "llm", "precision": "int8"},
+    "llm, int4": {"name": "llm", "family": "llm", "precision": "int4"},
+    "embedder": {"name": "embedder", "family": "embedder", "precision": "fp32"},
+    "digits": {"name": "digits", "family": "digits", "precision": "fp32"},
 }
+"""Whole, since a level's other fields stay those of the declared model."""
 MIB = 2**20
 
 
@@ -63,7 +64,7 @@ def page() -> None:
         st.warning(why_ended(status, document), icon=":material/incomplete_circle:")
     _headline(document)
     if document.get("cold"):
-        _cold(document["cold"], document["verdict"]["effects"])
+        _cold(document["cold"])
     if document.get("serverless"):
         _serverless(document["serverless"])
     _doubts(document["problems"])
@@ -110,13 +111,12 @@ def _form(part: str, experiment: Experiment) -> None:
 
 def _cold_form(experiment: Experiment) -> list[str]:
     """Which models, and which remedies beside the plain start."""
-    left, right = st.columns(2, vertical_alignment="bottom")
-    names = left.pills(
+    names = st.pills(
         "Models", list(MODELS), selection_mode="multi", default=["llm"], key="n_models", bind="query-params"
     ) or ["llm"]
     levels = {start_label(level): level for level in experiment.factors["start"] if level}
     usual = [label for label in levels if label in ("kept code", "all remedies")]
-    chosen = right.pills(
+    chosen = st.pills(
         "Beside the plain start", list(levels), selection_mode="multi", default=usual, key="n_ways", bind="query-params"
     )
     starts = [{}, *(levels[label] for label in chosen or usual)]
@@ -165,7 +165,7 @@ def _headline(document: dict[str, Any]) -> None:
         return
     verdict = document["verdict"]
     if document.get("cold"):
-        st.markdown(HOLDS[verdict["holds"]])
+        st.markdown(HOLDS[verdict["holds"]].format(where=""))
     headline, _, more = verdict["text"].partition(". ")
     st.markdown(f"#### {headline.rstrip('.')}.")
     if more:
@@ -175,7 +175,7 @@ def _headline(document: dict[str, Any]) -> None:
 # --- cold start ---------------------------------------------------------------------------------------------------
 
 
-def _cold(found: figures.Cold, effects: Sequence[dict[str, Any]]) -> None:
+def _cold(found: figures.Cold) -> None:
     models = cold.models(found)
     if not models:
         return
@@ -195,7 +195,8 @@ def _cold(found: figures.Cold, effects: Sequence[dict[str, Any]]) -> None:
     cards(_cold_cards(plain, other))
     if said := figures.steady(found):
         st.caption(said)
-    _side_by_side([cold.waterfall(plain, other), cold.ways(found, model, effects)], "n_cold")
+    for number, drawn in enumerate((cold.waterfall(plain, other), cold.ways(found, model))):
+        chart.show(drawn, key=f"n_cold_{number}")
 
 
 def _cold_cards(plain: figures.Cold | None, other: figures.Cold | None) -> list[Card]:
@@ -211,7 +212,8 @@ def _cold_cards(plain: figures.Cold | None, other: figures.Cold | None) -> list[
                 f"{format_ratio(of)} of plain" if of is not None else "",
             )
         )
-        drawn.append(Card("Held while nothing runs", cold.price_label(other), "the price of it"))
+        held, *disk = cold.price_label(other).split(", ")
+        drawn.append(Card("Held while nothing runs", held.removesuffix(" of memory"), ", ".join(disk) or "its price"))
         drawn.append(Card("A worker holds", format_bytes(other["memory_bytes"]), "once it has answered"))
     return drawn
 
@@ -238,7 +240,7 @@ def _serverless(found: scaling.Found) -> None:
                 NOT_MEASURED if first is None else format_fraction(first["cold_fraction"]),
                 "modelled",
             ),
-            Card("Break-even", "none" if even is None else format_rate(even), "modelled, at these prices"),
+            Card("Break-even", "none" if even is None else scaling.rate_label(even), "modelled, at these prices"),
         ]
     )
     _side_by_side([serverless.cold_share(found), serverless.tail(found)], "n_scale")
