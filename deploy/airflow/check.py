@@ -22,7 +22,7 @@ def main() -> int:
     import nightly_recommendations
     from airflow.dag_processing.dagbag import DagBag
 
-    bag = DagBag(dag_folder=str(Path(nightly_recommendations.__file__)), include_examples=False)
+    bag = DagBag(dag_folder=str(Path(nightly_recommendations.__file__)))
     expect("imports without an error", bag.import_errors, {})
     dag = bag.dags["nightly_recommendations"]
     expect("tasks", sorted(dag.task_ids), ["neighbours", "vectors"])

@@ -1,18 +1,19 @@
 """What an autoscaler would have done: arrivals, service times and starts in, latencies and instances over time out.
 
 One queue, first come first served, in front of instances that each work on one request at a time, as Triton's default
-scheduler hands them out. While a change is on its way no other is begun, as on a server that loads one thing at a time:
-more instances serve once they are ready, fewer once the change is done, after the request that each has at hand. An
-instance is paid from when it was asked for until it is gone. Modelled, never measured; lab/run/scaler.py is the real
-thing, and benchmarks/patterns.py holds the two against each other.
+scheduler hands them out. While a change is on its way no other is begun, as on a server that loads one thing at a time.
+A change adds and removes (a pod comes, a pod goes after the request at hand), or it `replaces`: new instances get what
+comes from then on, the old ones finish what waits for them, as when Triton loads a model anew. An instance is paid from
+when it was asked for until it is gone; old ones that finish are not counted. Modelled, never measured;
+lab/run/scaler.py is the real thing, and benchmarks/patterns.py holds the two against each other.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -20,8 +21,6 @@ from lab.errors import InputError
 from lab.measure.autoscale import SAMPLE_S, Autoscaler, Sample
 from lab.measure.pace import Floats
 from lab.spec import Scaling
-
-LONGEST_DRAIN_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -70,6 +69,15 @@ class Starts:
 ARRIVES, DONE, CHANGED, LOOKS = range(4)  # at the same time, in this order
 
 
+@dataclass
+class _Pool:
+    """Instances with a queue of their own."""
+
+    instances: int
+    busy: int = 0
+    waiting: deque[int] = field(default_factory=deque)
+
+
 def simulate(
     due_s: Floats,
     service_s: Floats,
@@ -79,6 +87,7 @@ def simulate(
     rules: Scaling | None,
     end_s: float,
     outside_s: float = 0.0,
+    replaces: bool = False,
     seed: int = 0,
 ) -> Scaled:
     """Serves all of `due_s` (ascending), each taking its own of `service_s` on an instance. `rules` None: the `first`
@@ -90,47 +99,55 @@ def simulate(
     scaler = None if rules is None else Autoscaler(rules)
     n = len(due_s)
     start, done = np.full(n, np.nan), np.full(n, np.nan)
-    waiting: deque[int] = deque()
+    pool = _Pool(first)
+    where: list[_Pool] = [pool] * n  # who serves each
     events: list[tuple[float, int, int]] = [(float(due_s[0]), ARRIVES, 0)] if n else []
-    instances, busy, arrived, answered = first, 0, 0, 0
+    arrived = answered = 0
     changes: list[Change] = []
-    asked: tuple[float, int] | None = None
+    asked_s: float | None = None
     next_decision_s = 0.0
     if scaler is not None:
         heapq.heappush(events, (0.0, LOOKS, 0))
 
-    def begin(now: float) -> None:
-        nonlocal busy
-        while waiting and busy < instances:
-            request = waiting.popleft()
-            busy += 1
+    def begin(now: float, own: _Pool) -> None:
+        while own.waiting and own.busy < own.instances:
+            request = own.waiting.popleft()
+            own.busy += 1
             start[request] = now
             heapq.heappush(events, (now + float(service_s[request]), DONE, request))
 
     while events:
         now, kind, which = heapq.heappop(events)
         if kind == ARRIVES:
-            waiting.append(which)
+            where[which] = pool
+            pool.waiting.append(which)
             arrived += 1
+            begin(now, pool)
             if which + 1 < n:
                 heapq.heappush(events, (float(due_s[which + 1]), ARRIVES, which + 1))
         elif kind == DONE:
             done[which] = now + outside_s
-            busy -= 1
+            where[which].busy -= 1
             answered += 1
-        elif kind == CHANGED and asked is not None:
-            changes.append(Change(asked[0], now, instances, which))
-            instances, asked = which, None
+            begin(now, where[which])
+        elif kind == CHANGED and asked_s is not None:
+            changes.append(Change(asked_s, now, pool.instances, which))
+            asked_s = None
+            if replaces:
+                pool = _Pool(which)
+            else:
+                pool.instances = which
+                begin(now, pool)
         elif kind == LOOKS and scaler is not None and now < end_s:
-            scaler.observe(Sample(now, busy + len(waiting), len(waiting), arrived))
-            if now >= next_decision_s and asked is None:
+            in_flight = arrived - answered
+            scaler.observe(Sample(now, in_flight, max(0, in_flight - pool.instances), arrived))
+            if now >= next_decision_s and asked_s is None:
                 next_decision_s = now + scaler.rules.tick_s
-                wanted = scaler.decide(now, instances)
-                if wanted != instances:
-                    asked = (now, wanted)
-                    heapq.heappush(events, (now + starts.draw(instances, wanted, rng), CHANGED, wanted))
+                wanted = scaler.decide(now, pool.instances)
+                if wanted != pool.instances:
+                    asked_s = now
+                    heapq.heappush(events, (now + starts.draw(pool.instances, wanted, rng), CHANGED, wanted))
             heapq.heappush(events, (now + SAMPLE_S, LOOKS, 0))
-        begin(now)
     paid = paid_s(first, changes, end_s)
     return Scaled(np.asarray(due_s, float), start, done, tuple(changes), first, end_s, paid)
 
@@ -143,9 +160,6 @@ def paid_s(first: int, changes: Sequence[Change], end_s: float) -> float:
         paid += count * (at - since)
         since, count = at, change.after
     return paid + count * (end_s - since)
-
-
-Objective = Callable[[Floats], float]
 
 
 def attainment(latency_s: Floats, limit_s: float) -> float | None:

@@ -140,6 +140,7 @@ def simulated(one: Seen, rules: Scaling | None, how: Starts, first: int | None =
         rules=rules,
         end_s=one.end_s,
         outside_s=one.outside_s,
+        replaces=True,  # as lab/run/scaler.py does
     )
 
 

@@ -1,8 +1,11 @@
 """An autoscaler at work on the lab's own Triton: instances of a model come and go while requests arrive.
 
 What it decides by is seen at the door, as Knative's queue proxy sees it: requests that were sent and have no answer
-yet. A change is made by a thread, since the load goes on meanwhile; until it is in force no other is begun. Each change
-is an event "scaled": when it was decided, when it was in force, how many instances before and after.
+yet. A change is made by a thread, since the load goes on meanwhile; until it is in force no other is begun. It is a
+load of the model with another count: the new instances get what comes once they are ready, the old ones finish what
+waits for them and go. (Triton can also change the count in place, but only in a moment in which nothing is asked, and
+a crowded model has none.) Each change is an event "scaled": when it was decided, when it was in force, how many
+instances before and after.
 """
 
 from __future__ import annotations
@@ -64,7 +67,7 @@ class Scaler:
 
     def _make(self, change: _Change) -> None:
         try:
-            self._server.scale(self._model, change.after)
+            self._server.load(self._model.model_copy(update={"instances": change.after, "scaling": None}))
         except LabError as error:
             change.error = str(error)
         change.done_ns = time.perf_counter_ns()
@@ -95,7 +98,6 @@ def scaling(server: object, model: ModelSpec, folder: RunFolder, block: int) -> 
     if model.scaling is None or not isinstance(server, Server) or server.managed is None:
         yield lambda progress: None
         return
-    server.scale(model, model.instances)  # which replaces all processes, as each later change does not
     scaler = Scaler(server, model, folder, block)
     try:
         yield scaler.tick

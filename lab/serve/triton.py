@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import tritonclient.grpc as triton
-from google.protobuf.json_format import MessageToJson
 from tritonclient.utils import InferenceServerException
 
 from lab.errors import InputError, ModelError, ServerError
@@ -187,21 +186,6 @@ class Server:
         took_s = time.perf_counter() - began
         self._remember(loaded={spec.name})
         return took_s
-
-    def scale(self, spec: ModelSpec, instances: int) -> float:
-        """Changes how many instances serve a model that is loaded as `spec` says; seconds until they do.
-
-        The model goes on serving meanwhile: after a first change, which replaces what was loaded from the repository,
-        Triton adds or ends processes and leaves the others be. ModelError when it does not."""
-        self._controlled("scale")
-        message = repository.config(spec)
-        message.instance_group[0].count = instances
-        began = time.perf_counter()
-        try:
-            self.client.load_model(spec.name, config=MessageToJson(message), client_timeout=LOAD_LIMIT_S)
-        except InferenceServerException as error:
-            raise self._load_failed(spec.name, error) from None
-        return time.perf_counter() - began
 
     def unload(self, name: str) -> None:
         """Unloads and returns once the model's processes are gone and their memory with them, which Triton's own

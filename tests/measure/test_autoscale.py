@@ -125,6 +125,17 @@ def test_an_instance_comes_when_it_has_started_and_is_paid_from_when_it_was_aske
     assert found.instance_s == pytest.approx(2 * down.t_s + (8 - down.t_s))
 
 
+def test_who_came_before_a_change_waits_for_the_old_ones_where_it_replaces():
+    """Five at once and one later: with two new instances from 0.5 s on, the five are still served by the old one."""
+    rules = Scaling(target=2.5, most=2, window_s=100, tick_s=100)
+    due_s, service_s = np.array([0, 0, 0, 0, 0, 0.6]), np.ones(6)
+    args = {"first": 1, "rules": rules, "end_s": 5.0}
+    replaced = simulate(due_s, service_s, Starts([0.5]), **args, replaces=True)
+    added = simulate(due_s, service_s, Starts([0.5]), **args)
+    assert replaced.start_s.tolist() == [0, 1, 2, 3, 4, 0.6]
+    assert added.start_s.tolist() == [0, 0.5, 1, 1.5, 2, 2.5]
+
+
 def test_paid_until_the_end():
     changes = (Change(2.0, 3.0, 1, 3), Change(6.0, 7.0, 3, 2))
     assert paid_s(1, changes, 10.0) == 2 * 1 + 5 * 3 + 3 * 2

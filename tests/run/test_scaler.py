@@ -40,12 +40,12 @@ def ticked(scaler, in_flight, condition):
 def test_one_change_at_a_time_and_each_is_written_down():
     gate, asked = threading.Event(), []
 
-    def scale(model, instances):
-        asked.append(instances)
+    def load(model):
+        asked.append(model.instances)
         gate.wait(10)
 
     folder = Folder()
-    scaler = Scaler(SimpleNamespace(scale=scale), MODEL, folder, block=3)
+    scaler = Scaler(SimpleNamespace(load=load), MODEL, folder, block=3)
     ticked(scaler, 3, lambda: asked)
     for _ in range(20):
         scaler.tick(progress(4))
@@ -64,13 +64,13 @@ def test_one_change_at_a_time_and_each_is_written_down():
 def test_a_change_that_fails_is_a_problem_and_the_next_is_tried():
     tries = []
 
-    def scale(model, instances):
-        tries.append(instances)
+    def load(model):
+        tries.append(model.instances)
         if len(tries) == 1:
             raise ModelError("no room")
 
     folder = Folder()
-    scaler = Scaler(SimpleNamespace(scale=scale), MODEL, folder, block=0)
+    scaler = Scaler(SimpleNamespace(load=load), MODEL, folder, block=0)
     ticked(scaler, 2, lambda: len(tries) == 2)
     scaler.close()
     assert [kind for kind, _ in folder.events] == ["problem", "scaled"]
@@ -78,14 +78,14 @@ def test_a_change_that_fails_is_a_problem_and_the_next_is_tried():
 
 
 @pytest.mark.triton
-def test_instances_are_added_and_removed_while_the_model_serves(triton_server):
+def test_instances_come_and_go_while_a_crowd_is_served(triton_server):
+    """Four users who never pause, one instance: a change in place would wait for ever."""
     from lab.load.payload import requests_for
     from lab.run.equality import infer
     from lab.spec import ClosedLoop, Workload
 
-    spec = ModelSpec(name="scaled", family="sleeper")
+    spec = ModelSpec(name="scaled", family="sleeper", scaling=Scaling(target=1.0, most=3, tick_s=0.05, window_s=0.2))
     triton_server.load(spec)
-    triton_server.scale(spec, 1)
     workload = Workload(arrival=ClosedLoop(concurrency=1), duration_s=1, sleep_s=(0.02,))
     (request,) = requests_for(spec, workload, 1)
     stop, answered, failed = threading.Event(), [], []
@@ -98,32 +98,26 @@ def test_instances_are_added_and_removed_while_the_model_serves(triton_server):
             except Exception as error:  # noqa: BLE001  whatever it is, none may be lost
                 failed.append(error)
 
-    user = threading.Thread(target=ask)
-    user.start()
+    users = [threading.Thread(target=ask) for _ in range(4)]
+    folder = Folder()
+    scaler = Scaler(triton_server, spec, folder, block=0)
+    for user in users:
+        user.start()
     try:
-        until(lambda: live_processes(triton_server.pid).get(spec.name) == 1)  # what that replaced has gone
-        first = set(live_pids(triton_server, spec.name))
-        triton_server.scale(spec, 3)
-        assert counted(triton_server, spec.name) == 3
-        until(lambda: live_processes(triton_server.pid).get(spec.name) == 3)
-        assert first <= set(live_pids(triton_server, spec.name))  # who was there stays
-        triton_server.scale(spec, 1)
-        assert counted(triton_server, spec.name) == 1
-        until(lambda: live_processes(triton_server.pid).get(spec.name) == 1)
+        ticked(scaler, 4, lambda: counted(triton_server, spec.name) == 3)
+        until(lambda: live_processes(triton_server.pid).get(spec.name) == 3)  # those that it replaced have gone
+        ticked(scaler, 0, lambda: counted(triton_server, spec.name) == 1)
         before = len(answered)
         until(lambda: len(answered) > before)
     finally:
         stop.set()
-        user.join()
+        for user in users:
+            user.join()
+    scaler.close()
     triton_server.unload(spec.name)
     assert not failed
+    assert [(e["before"], e["after"]) for kind, e in folder.events if kind == "scaled"] == [(1, 3), (3, 1)]
 
 
 def counted(server, name):
     return sum(group["count"] for group in server.config(name)["instance_group"])
-
-
-def live_pids(server, name):
-    from lab.watch.host import model_processes
-
-    return model_processes(server.pid).get(name, [])

@@ -44,6 +44,7 @@ def scaled_run(run_id, up_s=0.8):
             first=model.instances,
             rules=model.scaling,
             end_s=workload.duration_s,
+            replaces=True,
         )
         start_ns = author.now_ns
         author.folder.event(
