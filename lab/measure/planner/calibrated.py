@@ -192,7 +192,8 @@ class Calibrated:
         server, _ = self.server(setting)
         n = ANSWERS if self.is_engine else REQUESTS
         due_s = in_turn(setting.rate_rps, setting.replicas, n, seed)
-        return self._asked(due_s, self.rules(setting, 1), server, slo, seed).of(setting.replicas)
+        found = self._asked(due_s, self.rules(setting, 1), server, slo, seed).of(setting.replicas)
+        return found.faster(_luck(due_s, setting.rate_rps / setting.replicas))
 
     def together(self, setting: Setting, slo: Slo | None = None, *, seed: int = 0) -> Prediction:
         """All replicas behind the setting's router, as warm as they are when requests are taken in turn: a router
@@ -201,7 +202,9 @@ class Calibrated:
         n = min(4, setting.replicas) * (ANSWERS if self.is_engine else REQUESTS // 2)
         if isinstance(server, Service):
             server = server.as_warm(self._woken(setting, server, seed))
-        return self._asked(poisson(setting.rate_rps, n, seed), self.rules(setting, setting.replicas), server, slo, seed)
+        due_s = poisson(setting.rate_rps, n, seed)
+        found = self._asked(due_s, self.rules(setting, setting.replicas), server, slo, seed)
+        return found.faster(_luck(due_s, setting.rate_rps))
 
     def _woken(self, setting: Setting, server: Service, seed: int) -> float:
         """The share of waking that batches of one of the replicas pay, requests taken in turn."""
@@ -274,6 +277,11 @@ class Calibrated:
         if setting.replicas > 1:
             told.append("more than one replica: no run had several; each is taken to have a machine like this one")
         return tuple(told)
+
+
+def _luck(due_s: np.ndarray, rate_rps: float) -> float:
+    """The rate that was asked about ÷ the one that these arrivals happen to have, which their figures are told at."""
+    return float(rate_rps * due_s[-1] / len(due_s))
 
 
 def _delay(delay_s: float) -> str:

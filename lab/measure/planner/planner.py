@@ -53,16 +53,19 @@ class Prediction:
 
     def of(self, replicas: int) -> Prediction:
         """The same of so many replicas that are alike: their rates add up, their latencies do not."""
+        return replace(self.faster(replicas), refused=self.refused * replicas)
 
-        def times(rate: float | None) -> float | None:
-            return None if rate is None else rate * replicas
+    def faster(self, times: float) -> Prediction:
+        """The same with all rates so many times as high."""
+
+        def scaled(rate: float | None) -> float | None:
+            return None if rate is None else rate * times
 
         return replace(
             self,
-            throughput_rps=self.throughput_rps * replicas,
-            goodput_rps=times(self.goodput_rps),
-            output_tokens_per_s=times(self.output_tokens_per_s),
-            refused=self.refused * replicas,
+            throughput_rps=self.throughput_rps * times,
+            goodput_rps=scaled(self.goodput_rps),
+            output_tokens_per_s=scaled(self.output_tokens_per_s),
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,8 @@ MOST_LABEL = 28
 """Characters at the end of a line, which take room from the plot."""
 NOTHING_HEIGHT = 130
 """Pixels of a chart that has nothing to draw."""
+NOTHING_WIDTH = 52
+"""Characters of a line of its reason."""
 
 
 @dataclass(frozen=True)
@@ -223,9 +226,9 @@ def nothing_to_draw(title: str, why: str, *, height: int = 320) -> Chart:
                     "yref": "paper",
                     "x": 0.5,
                     "y": 0.5,
-                    "text": why,
+                    "text": "<br>".join(textwrap.wrap(why, NOTHING_WIDTH)),
                     "showarrow": False,
-                    "font": {"size": 14, "color": "@muted"},
+                    "font": {"size": 13, "color": "@muted"},
                 }
             ],
         ),

@@ -76,6 +76,10 @@ def _unmeasured(side: Side) -> bool:
     return not any(summary.get("throughput_rps") for summary in side.summaries)
 
 
+def _has(side: Side, field: str) -> bool:
+    return any(summary.get(field) is not None for summary in side.summaries)
+
+
 def _other(called: Sequence[str]) -> int:
     """Which of the others the headline and the pairs are about."""
     if len(called) == 2:
@@ -133,8 +137,14 @@ def _charts(found: Sequence[Side], called: Sequence[str], other: int) -> None:
     left, right = st.columns(2, vertical_alignment="bottom")
     scale = "p99"
     if view == VIEWS[0]:
+        known = [name for name, field in PERCENTILES.items() if all(_has(side, field) for side in found)]
         scale = left.segmented_control(
-            "Percentile", list(PERCENTILES), default="p99", required=True, key="c_pct", bind="query-params"
+            "Percentile",
+            list(PERCENTILES),
+            default=known[-1] if known else "p99",
+            required=True,
+            key="c_pct",
+            bind="query-params",
         )
     drawn = list(range(len(found)))
     if len(found) > FIRST:

@@ -20,7 +20,7 @@ from lab.show.charts import formats as charts
 from lab.show.charts import memory, stacks
 from lab.show.charts.figure import Chart
 from lab.show.formats import Shown, evaluated, shown
-from lab.show.ui import reads
+from lab.show.ui import chore, reads
 from lab.show.ui.topic import Seen
 from lab.spec import Experiment, ModelSpec, set_paths
 
@@ -60,8 +60,7 @@ def cause(seen: Seen) -> str:
     told = cells[0].get("floor") if cells else None
     beside = cells[0].get("beside") if cells else None
     why = " ".join(text for text in (told, beside) if text)
-    said = [f"**{seen.level}, {seen.load}.** {why}" if why else "", _how_to_find_blocks(seen)]
-    return "\n\n".join(filter(None, said))
+    return f"**{seen.level}, {seen.load}.** {why}" if why else ""
 
 
 def why(seen: Seen) -> list[Chart]:
@@ -87,6 +86,7 @@ def ledger(seen: Seen) -> Chart:
 
 def answers(seen: Seen) -> None:
     """The baseline's answers and those of the chosen level side by side, and what belongs beside every figure."""
+    _find_blocks(seen)
     chosen = next((f for f in _shown(seen) if f.level == seen.level), None)
     if chosen is None or chosen.quality is None:
         why_not = chosen.why_no_quality if chosen else "it was not measured at this load"
@@ -150,17 +150,20 @@ def _sensitivity(seen: Seen) -> list[Chart]:
     return [charts.sensitivity(found, seen.level)] if found else []
 
 
-def _how_to_find_blocks(seen: Seen) -> str:
+def _find_blocks(seen: Seen) -> None:
     """What finds out which blocks hurt, where that was not evaluated."""
     spec = seen.spec
-    if spec.family != "llm" or spec.precision not in INTEGER or reads.known_blocks(spec):
-        return ""
-    settings = f"model.precision={spec.precision}" + (
-        f" --set model.quantizer={spec.quantizer}" if spec.precision == "int4" else ""
-    )
-    return (
-        f"Which blocks of the model {seen.level} hurts most was not evaluated: "
-        f"`python -m lab quality --set {settings} --blocks`"
+    if spec.family != "llm" or spec.precision not in INTEGER or reads.known_blocks(spec) or not reads.is_here(spec):
+        return
+    settings = [f"--set=model.precision={spec.precision}"]
+    settings += [f"--set=model.quantizer={spec.quantizer}"] if spec.precision == "int4" else []
+    name = f"blocks-{spec.precision}-{spec.quantizer}".replace("_", "-")
+    chore.offer(
+        name,
+        f"Find which blocks of the model {seen.level} hurts most",
+        ["quality", *settings, "--blocks"],
+        icon=":material/troubleshoot:",
+        done=reads.known_blocks.clear,
     )
 
 

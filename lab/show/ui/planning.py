@@ -106,7 +106,7 @@ def _what_if(found: Plannable, own: Slo, folder: RunFolder) -> None:
     metric = answers.metric_of(slo)
     same = model.measured_like(setting)
     asked = charts.Asked(told, setting_of.in_words(setting, model))
-    left, right = st.columns([3, 2], gap="large")
+    left, right = st.columns(2, gap="large")
     with left:
         line = answers.curve(model, setting, slo)
         chart.show(charts.curve(same, model.points, line, asked, slo.latency_s, metric), key="p_chart_curve")

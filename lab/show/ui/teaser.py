@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import streamlit as st
 
-from lab.measure.words import join
 from lab.run.folder import RunFolder
 from lab.show.charts import batching
 from lab.show.grid import Grid
@@ -40,10 +39,10 @@ def _told(folder: RunFolder, line: reads.RunLine) -> None:
     if not grid.others():
         return
     recorded = folder.document.get(cassettes.KEY)
-    of = [f"recorded on {recorded['machine']}"] if recorded else ["measured here"]
+    place = f"on {recorded['machine']}" if recorded else "measured here"
     said, drawn = st.columns([2, 3], gap="large", vertical_alignment="center")
     with said:
-        st.caption(f"{line.what}: {join([*of, when(line.created_utc)])}")
+        st.caption(f"{line.what} {place}, {when(line.created_utc)}")
         headline, _, _ = document["verdict"]["text"].partition(". ")
         st.markdown(f"#### {headline.rstrip('.')}.")
         runs.link(folder.run_id, line.experiment, "Look inside: what happened, and why")
