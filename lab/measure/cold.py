@@ -36,7 +36,7 @@ GOAL_RATIO = 0.25
 """What the hypothesis lets remedies leave of a plain cold start."""
 FEWEST = 3
 """Starts that an interval needs: Student's t of two is 12.7."""
-STILL_RESIDENT = 0.01
+STILL_RESIDENT = 0.05
 """More of the files than this in memory is no cold page cache."""
 
 Event = Mapping[str, Any]
@@ -188,7 +188,8 @@ def text(found: Cold, told: Sequence[Mapping[str, Any]], judge: Mapping[str, Any
             (one for one in measured if judge and same(_split(one, judge["factor"])[0], effect["level"])), None
         )
     if remedied is not None and effect is not None and effect["ratio"] is not None:
-        parts.append(f"With {remedied['label']} it is {_time(remedied['total_s'])}, {_ratio_said(effect)} of that.")
+        called = remedied["label"][0].upper() + remedied["label"][1:]
+        parts.append(f"{called}: {_time(remedied['total_s'])}, {_ratio_said(effect)} of that.")
         parts.append(price(remedied))
     return " ".join(part for part in parts if part)
 

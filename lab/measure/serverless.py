@@ -61,7 +61,10 @@ def serverless(events: Sequence[Event], requests: pa.Table, cells: Sequence[Mapp
         "cold_s": figure(cold_s),
         "service_s": percentile(service_s, 0.5),
         "stages": _stages(ready),
-        "failed": [e["text"] for e in events if e["kind"] == "worker_failed"],
+        "failed": [
+            *(e["refusal"] for e in events if e["kind"] == "serverless" and e.get("refusal")),
+            *(e["text"] for e in events if e["kind"] == "worker_failed"),
+        ],
         "memory_bytes": next((e["memory_bytes"] for e in events if e["kind"] == "worker_memory"), None),
         "enforced_by": next((e["enforced_by"] for e in events if e["kind"] == "serverless"), None),
         "curve": [],

@@ -146,8 +146,12 @@ def measure(
     report("preparing what a worker starts from")
     notes, log = _Notes(folder), folder.path / "starts.log"
     with Front(experiment.model, how, log=log, on_event=notes.event, on_request=notes.request) as front:
-        kept = front.starter.kept_bytes()
-        folder.event("serverless", enforced_by=front.starter.enforced_by, kept_bytes=kept, url=front.http_url)
+        folder.event(
+            "serverless",
+            enforced_by=front.starter.enforced_by,
+            kept_bytes=front.starter.kept_bytes(),
+            refusal=front.runner.refusal or None,
+        )
         workers, cells = experiment.workload.workers, len(experiment.cells())
         # To the bench it is one more server that answers by URL.
         with Bench(folder, front, workers=workers, cells=cells, stopped=stopped) as bench:  # type: ignore[arg-type]

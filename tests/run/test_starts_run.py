@@ -50,10 +50,10 @@ def test_a_runner_that_scales_to_zero_under_load(lab_home: object) -> None:
         catalogue.experiment("serverless"),
         [
             ("model.name", "null"),
-            ("serverless.idle_s", 0.4),
+            ("serverless.idle_s", 0.3),
             ("serverless.start", {"page_cache": "warm"}),
-            ("workload.arrival.rate_rps", [1.0, 8.0]),
-            ("workload.duration_s", 3),
+            ("workload.arrival.rate_rps", [2.0, 12.0]),
+            ("workload.duration_s", 2),
         ],
         quick=True,
     )

@@ -23,6 +23,8 @@ from lab.serve.cold.starter import Starter
 from lab.spec import ModelSpec, Start
 from tests.waiting import until
 
+pytestmark = pytest.mark.processes
+
 MIB = 2**20
 NULL = ModelSpec(name="null")
 

@@ -57,7 +57,7 @@ def scaled_run(run_id: str = SCALED):
     experiment = catalogue.experiment("serverless").when_quick()
     author = Author(experiment, run_id, seconds=200)
     folder = author.folder
-    folder.event("serverless", enforced_by=None, kept_bytes={}, url="http://127.0.0.1:1")
+    folder.event("serverless", enforced_by=None, kept_bytes={}, refusal=None)
     for index, planned in enumerate(cell_blocks(experiment)):
         block, start_ns = with_rate(planned, None), author.now_ns
         end_ns, rate = start_ns + 30 * SECOND, block.workload.arrival.rate_rps
@@ -94,7 +94,7 @@ def test_a_cold_start_is_told_with_its_stages_and_the_price_of_remedies(empty_ho
     assert not app.exception
     said = words(app)
     assert "27.8 s to the first answer (compiles kernels 86.3 %" in said
-    assert "With all remedies it is 630 ms" in said and "310 MiB of memory" in said
+    assert "All remedies: 630 ms" in said and "310 MiB of memory" in said
     assert "The hypothesis holds" in said and "stay in the page cache" in said
     assert len(app.metric) == 4
     drawn = charts(app)
