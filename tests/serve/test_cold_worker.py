@@ -96,6 +96,28 @@ def test_a_fork_of_a_parent_answers_and_both_end_with_their_owner(home: Path) ->
     until(lambda: not _lives(parent) and not _lives(second.pid), "the parent's end")
 
 
+OWNER = """
+import sys, time
+from pathlib import Path
+from lab.serve.cold.starter import Starter
+from lab.spec import ModelSpec, Start
+starter = Starter(ModelSpec(name="null"), Start(zygote=True), log=Path(sys.argv[1]))
+starter.prepare()
+print(starter.start().pid, starter.zygote_pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_whoever_is_killed_takes_its_workers_and_their_parent_along(home: Path) -> None:
+    command = [sys.executable, "-c", OWNER, str(home / "starts.log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        pids = [int(word) for word in owner.stdout.readline().split()]
+        assert len(pids) == 2 and all(map(_lives, pids))
+        owner.kill()
+    until(lambda: not any(map(_lives, pids)), "the end of what a killed process had started")
+
+
 def _lives(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
