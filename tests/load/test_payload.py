@@ -123,6 +123,7 @@ def test_sentences_are_prose_of_many_lengths() -> None:
     assert not any("\n" in sentence or "***" in sentence for sentence in sentences())
 
 
+@pytest.mark.processes
 def test_a_worker_starts_without_the_heavy_packages() -> None:
     code = (
         "import sys, lab.load.worker; from lab.load.payload import held_out_digits; held_out_digits();"

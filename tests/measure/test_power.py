@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from lab.measure import noise, power
 from lab.measure.compare import Effect, compare
@@ -69,7 +69,7 @@ def test_what_is_said_to_be_detectable_is_found_and_much_less_is_not() -> None:
 def test_a_floor_is_students_t_on_repeats() -> None:
     """Eight repeats with standard deviation 2 %, one repeat a side: t(7) x 2 % x sqrt(2)."""
     floor = Floor("latency_p50_s", 0.005, 0.02, 8)
-    expected = math.exp(stats.t.ppf(0.975, 7) * 0.02 * math.sqrt(2)) - 1
+    expected = math.exp(scipy.stats.t.ppf(0.975, 7) * 0.02 * math.sqrt(2)) - 1
     assert floor.fraction(1) == pytest.approx(expected, rel=2e-3)
     assert floor.fraction(4) == pytest.approx(math.exp(math.log1p(expected) / 2) - 1, rel=2e-3)
 

@@ -73,6 +73,7 @@ def test_a_name_is_no_path(name: str) -> None:
         chores.state(name)
 
 
+@pytest.mark.processes
 def test_what_serves_ends_with_its_owner(own_home: Path) -> None:
     owner = subprocess.Popen(["sleep", "60"])
     code = f"from lab.run import chores; chores.COMMAND = ('sleep',); chores._do('serves', ['60'], {owner.pid})"

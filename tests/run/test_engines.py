@@ -70,6 +70,7 @@ def test_an_engine_that_is_not_there_is_one_line_before_there_is_a_run() -> None
         Engine(f"openai+http://{fake.url}", "large").check()
 
 
+@pytest.mark.processes
 def test_both_engines_are_asked_the_same_prompts_in_turns(compared: tuple[dict[str, Any], list[Story]]) -> None:
     document, stories = compared
     asked_of = [[r["prompt"] for r in story.requests if r.get("stream")] for story in stories]
@@ -113,6 +114,7 @@ def test_the_terminal_has_a_row_an_engine(compared: tuple[dict[str, Any], list[S
     assert printed[start + 2].endswith("0 of 8, else the first 2")
 
 
+@pytest.mark.processes
 def test_an_engine_that_fails_is_told_and_the_others_are_measured(lab_home: Path) -> None:
     story = Story(chunks=FAST)
     with openai_server(story) as fake:
@@ -129,6 +131,7 @@ def test_a_run_of_which_no_engine_is_there_fails_with_the_reason(lab_home: Path)
         measured(asked(*levels))
 
 
+@pytest.mark.processes
 def test_torchserve_counts_no_tokens_so_answers_are_compared(lab_home: Path) -> None:
     with openai_server(Story(chunks=FAST)) as fake, torchserve(pieces=("one", " two", " three")) as (other, _):
         levels = [Engine(f"openai+http://{fake.url}", "small"), Engine(f"torchserve+http://{other.url}", "llm")]

@@ -106,6 +106,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.processes
 def test_kill_9_of_the_owner_is_seen_as_interrupted_within_5_s_even_before_it_is_reaped() -> None:
     with subprocess.Popen([sys.executable, "-c", OWN_A_RUN], stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
@@ -357,6 +358,7 @@ for n in range(10**9):
 """
 
 
+@pytest.mark.processes
 def test_kill_9_in_the_midst_of_writing_keeps_every_row_and_event() -> None:
     with subprocess.Popen([sys.executable, "-c", WRITE_UNTIL_KILLED], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
@@ -373,6 +375,7 @@ def test_kill_9_in_the_midst_of_writing_keeps_every_row_and_event() -> None:
     assert run.status().progress == 0.5
 
 
+@pytest.mark.processes
 def test_readers_never_meet_half_a_status() -> None:
     with subprocess.Popen([sys.executable, "-c", WRITE_UNTIL_KILLED], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None

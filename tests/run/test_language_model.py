@@ -129,6 +129,7 @@ def test_the_scheduler_is_toggled_under_load(triton_server, tiny_folder):
     assert (folder.read("requests")["outcome"].to_numpy() == OK).all()
 
 
+@pytest.mark.processes
 def test_a_foreign_openai_server_is_measured_by_url(lab_home):
     story = Story([Chunk(0.02, 1), Chunk(0.03, 1), Chunk(0.04, 1)])
     workload = {"arrival": {"kind": "closed", "concurrency": 2}, "duration_s": 1.0, "protocol": "openai"}

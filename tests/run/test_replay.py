@@ -36,6 +36,7 @@ class Clock:
         return self.begun_ns + self.times * (time.perf_counter_ns() - self.begun_ns)
 
 
+@pytest.mark.processes
 def test_it_ends_as_the_run_that_was_recorded(tape: Path) -> None:
     folder = replay.play(tape, PLAYED, clock=Clock(16))
     was, now = RunFolder.open(OWN), RunFolder.open(PLAYED)
@@ -52,6 +53,7 @@ def test_it_ends_as_the_run_that_was_recorded(tape: Path) -> None:
     assert "recorded" in {problem["code"] for problem in results.document(folder)["problems"]}
 
 
+@pytest.mark.processes
 def test_it_grows_while_it_plays_and_can_be_watched_and_stopped(tape: Path) -> None:
     player = threading.Thread(target=replay.play, args=(tape, PLAYED), kwargs={"clock": Clock(2)})
     player.start()

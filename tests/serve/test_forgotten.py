@@ -54,6 +54,7 @@ def server(tmp_path):
         process.communicate()
 
 
+@pytest.mark.processes
 def test_idle_processes_that_a_newer_one_replaced_are_ended(server):
     pid = server(("null", IDLE), ("null", BUSY), ("other", IDLE), ("null", IDLE), ("null", IDLE))
     _, busy, *serving = health.processes(pid)["null"]

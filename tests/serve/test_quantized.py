@@ -285,6 +285,7 @@ def test_more_inputs_than_tokens_warn() -> None:
     assert "16384 tokens, and a matrix has 16385 inputs" in str(building.too_few(128, 128, 16_385))
 
 
+@pytest.mark.processes
 def test_the_builder_is_a_process_of_its_own(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAB_HOME", str(tmp_path / "home"))
     told: list[str] = []

@@ -107,6 +107,7 @@ def test_each_experiment_is_judged_at_the_level_that_its_bet_is_about(run: str, 
         assert found["ratio"] == max(here)
 
 
+@pytest.mark.pages
 def test_a_kept_bet_counts_and_one_placed_afterwards_says_that_it_does_not(full_home: Any) -> None:
     late = words(open_page("batching", run=DONE, b_bet="fewer"))
     assert "You bet on fewer, 2×" in late and "does not count" in late and "Your bets on this machine" not in late
@@ -119,6 +120,7 @@ def test_a_kept_bet_counts_and_one_placed_afterwards_says_that_it_does_not(full_
     assert "Your bets on this machine: " in kept
 
 
+@pytest.mark.pages
 def test_a_link_may_hide_what_was_found(full_home: Any) -> None:
     said = words(open_page("batching", run=DONE, b_bet="fewer", hide="verdicts,nonsense"))
     assert "hidden by this link" in said and "You bet on" not in said

@@ -162,6 +162,7 @@ def test_the_cheat_sheet_names_the_runs_once(own: list[Source]) -> None:
 # --- the page -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.pages
 def test_a_drill_is_answered_with_a_formula_and_a_chart(full_home: Path) -> None:
     app = open_page("drills", d="spread")
     assert not app.exception and not app.error
@@ -176,6 +177,7 @@ def test_a_drill_is_answered_with_a_formula_and_a_chart(full_home: Path) -> None
     assert "1 wrong" in app.get("progress")[0].proto.text
 
 
+@pytest.mark.pages
 def test_a_deck_and_a_place_are_in_the_link_and_nonsense_is_told(full_home: Path) -> None:
     app = open_page("drills", d_deck="Change", d="canary_tail")
     assert "canary" in words(app) and "Drill 1 of" in app.get("progress")[0].proto.text
@@ -185,6 +187,7 @@ def test_a_deck_and_a_place_are_in_the_link_and_nonsense_is_told(full_home: Path
     assert not app.exception and "There is no drill `../../etc`" in words(app)
 
 
+@pytest.mark.pages
 def test_a_link_may_hide_the_answers(full_home: Path) -> None:
     app = open_page("drills", d="spread", hide="answers")
     assert "Answers are hidden" in words(app) and not [b for b in app.button if b.label == "Show the answer"]
@@ -192,6 +195,7 @@ def test_a_link_may_hide_the_answers(full_home: Path) -> None:
     assert "p99 / p50" not in words(app)
 
 
+@pytest.mark.pages
 @pytest.mark.parametrize(("kind", "field"), [(Choice, "radio"), (Points, "text_area")])
 def test_the_other_kinds_of_answer_have_their_fields(kind: type, field: str, full_home: Path) -> None:
     name = next(d.id for d in DRILLS if isinstance(d.answer, kind) and "batching" in d.runs)

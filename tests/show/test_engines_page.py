@@ -37,6 +37,7 @@ def document(empty_home: Path) -> dict[str, Any]:
     return results.document(author.end("done"))
 
 
+@pytest.mark.pages
 def test_the_run_is_told_with_words_and_speed(document: dict[str, Any]) -> None:
     app = open_page("your_server", run=RUN)
     said = words(app)
@@ -66,6 +67,7 @@ def test_a_chart_says_why_an_engine_is_not_in_it(document: dict[str, Any]) -> No
     assert "nothing to draw" in charts.begins([rows[2]]).alt
 
 
+@pytest.mark.pages
 def test_the_form_starts_the_command_it_shows(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Any] = []
     monkeypatch.setattr(launch, "start_command", lambda *given: started.append(given))

@@ -44,6 +44,7 @@ def test_what_a_link_hides(text: str, found: set[str], strangers: tuple[str, ...
     assert tracks.hidden(text, ["plan", "start"]) == (found, strangers)
 
 
+@pytest.mark.pages
 def test_the_bar_says_where_one_is_and_leads_on(full_home: Path) -> None:
     app = open_page("quantization", track="workshop")
     assert not app.exception
@@ -59,12 +60,14 @@ def test_the_bar_says_where_one_is_and_leads_on(full_home: Path) -> None:
     assert "Workshop" not in words(app) and "track" not in app.query_params
 
 
+@pytest.mark.pages
 def test_the_same_page_twice_goes_by_the_step_in_the_link(full_home: Path) -> None:
     assert "stop 3 of 4: **Follow up**" in words(open_page("drills", track="interview", step="3"))
     for step in ("9", "x"):
         assert "stop 1 of 4: **Warm up**" in words(open_page("drills", track="interview", step=step))
 
 
+@pytest.mark.pages
 def test_a_track_that_is_none_is_told(full_home: Path) -> None:
     app = open_page("batching", track="bogus", run=DONE)
     assert not app.exception and "track=bogus: there is none; allowed: workshop, interview" in words(app)
