@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lab import atomic
 from lab.batch import table
 from lab.errors import InputError, RunError
 
@@ -155,13 +156,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _write(path: Path, content: bytes) -> None:
     """All of it or nothing, also when the power fails."""
-    new = path.with_name(path.name + ".new")
     try:
-        with new.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
+        atomic.write(path, content, durable=True)
     except OSError as error:
         raise _not_written(path, error) from None
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lab import atomic
 from lab.errors import InputError, RunError
 from lab.home import home
 from lab.run.status import started
@@ -138,9 +139,7 @@ def _do(name: str, arguments: Sequence[str], owner: int | None) -> int:
                 child.terminate()
             with suppress(subprocess.TimeoutExpired):
                 child.wait(1.0)
-    new = _path(name, f"{os.getpid()}")
-    new.write_text(json.dumps({"arguments": list(arguments), "status": child.returncode}))
-    new.replace(_path(name, "json"))
+    atomic.write(_path(name, "json"), json.dumps({"arguments": list(arguments), "status": child.returncode}))
     return 0
 
 

@@ -22,6 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+from lab import atomic
 from lab.errors import FolderError, InputError, RunError
 from lab.home import home, locked
 from lab.run import results
@@ -166,11 +167,9 @@ def _run(python: Path, run_id: str, path: Path) -> Exported:
 
 def _noted(found: Exported) -> Exported:
     path = _state_path(found.run)
-    hidden = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(exist_ok=True)
-        hidden.write_text(json.dumps(asdict(found)))
-        hidden.replace(path)
+        atomic.write(path, json.dumps(asdict(found)))
     except OSError as error:
         raise FolderError(f"{path}: cannot be written: {error.strerror}") from None
     return found
