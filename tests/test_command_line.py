@@ -101,7 +101,9 @@ def test_a_server_that_does_not_answer_is_called_what_the_user_called_it(url, ho
 
 def test_a_model_named_twice_is_served_once(home, monkeypatch):
     served = []
-    monkeypatch.setattr("lab.serve.triton.serve_forever", lambda models: served.extend(model.name for model in models))
+    monkeypatch.setattr(
+        "lab.serve.foreground.serve_forever", lambda models: served.extend(model.name for model in models)
+    )
     assert main(["serve", "--model", "digits", "--model", "null", "--model", "digits"]) == 0
     assert served == ["digits", "null"]
 

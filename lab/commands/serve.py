@@ -14,7 +14,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from lab.serve.triton import serve_forever
+    from lab.serve.foreground import serve_forever
     from lab.spec import ModelSpec, parse
 
     models = [parse(ModelSpec, {"name": name}) for name in dict.fromkeys(options.model)]

@@ -12,12 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import signal
-import sys
-import threading
 import time
-from collections.abc import Callable, Sequence, Set
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Sequence, Set
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +22,6 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from lab.errors import InputError, ModelError, ServerError
-from lab.home import home
 from lab.serve import forgotten, health, installation, launch, ports, record, repository, weights
 from lab.serve.address import address, unreachable
 from lab.serve.health import ModelState
@@ -323,47 +319,6 @@ class Server:
         self.managed = dataclasses.replace(managed, models=tuple(sorted({*managed.models, *loaded} - unloaded)))
         if self._shared:
             record.write(self.managed)
-
-
-def serve_forever(
-    models: Sequence[ModelSpec] = (), beside: Callable[[Server], AbstractContextManager[object]] = nullcontext
-) -> None:
-    """`python -m lab serve`: a managed server in the foreground until SIGINT or SIGTERM, with `beside` open before it.
-
-    A model that does not load is named and the others are served. ServerError when a managed server runs already, or
-    when this one dies.
-    """
-    if (other := Server.attach()) is not None:
-        raise ServerError(
-            f"the lab's Triton runs already (pid {other.pid}, gRPC {other.grpc_url}); stop that one first"
-        )
-    asked_to_stop = threading.Event()
-    signals = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda *_: asked_to_stop.set()) for number in signals]
-    try:
-        server = Server.start(repository=home() / "repository", log=home() / "triton.log", wanted_ports=DEFAULT_PORTS)
-        print(f"Triton (pid {server.pid}): gRPC {server.grpc_url}, {server.http_url}, {server.metrics_url}", flush=True)
-        try:
-            with beside(server):
-                _serve(server, models, asked_to_stop)
-        finally:
-            print(f"Triton {server.stop()}", flush=True)
-    finally:
-        for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler)
-
-
-def _serve(server: Server, models: Sequence[ModelSpec], asked_to_stop: threading.Event) -> None:
-    for spec in models:
-        if asked_to_stop.is_set():
-            return
-        try:
-            print(f"{spec.name} is ready after {server.load(spec):.1f} s", flush=True)
-        except ModelError as error:
-            print(error, file=sys.stderr, flush=True)
-    while not asked_to_stop.wait(0.5):
-        if died := server.died():
-            raise ServerError(died)
 
 
 def _said(error: InferenceServerException) -> str:

@@ -375,7 +375,7 @@ def test_serve_forever_names_its_ports_and_stops_cleanly(tmp_path, triton_instal
     shared = Path(os.environ["LAB_HOME"])
     for name in ("downloads", "triton", "models"):
         (tmp_path / name).symlink_to(shared / name)
-    code = "from lab.serve.triton import serve_forever; from lab.spec import ModelSpec\n"
+    code = "from lab.serve.foreground import serve_forever; from lab.spec import ModelSpec\n"
     code += "serve_forever([ModelSpec(name='null')])"
     serving = subprocess.Popen(
         [sys.executable, "-c", code],
