@@ -16,13 +16,14 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.decode import running
+from benchmarks.decode import START_LIMIT_S, running
 from benchmarks.measuring import own_home
 from benchmarks.table import Row, main, say
 from lab.serve import installation, llama_weights, weights
@@ -89,13 +90,22 @@ def served(peer: Path, folder: Path) -> Iterator[str]:
     """The URL of a TorchServe of our own, which serves `folder` by HANDLER."""
     (port, *_), _ = pick(count=3)  # its management and metrics take the next two
     ours = {"PYTHONPATH": sysconfig.get_path("purelib"), "LAB_WEIGHTS": str(folder), "TORCHSERVE_PORT": str(port)}
-    environment = {**os.environ, **ours}
     with tempfile.TemporaryDirectory() as store:
+        environment = {**os.environ, **ours, "LOG_LOCATION": store, "METRICS_LOCATION": store}
         archive = ["--archiver", "--model-name", ARCHIVE, "--version", "1", "--handler", str(HANDLER)]
         subprocess.run([str(peer), *archive, "--export-path", store], env=environment, check=True, stdout=sys.stderr)
         command, url = [str(peer), store, f"{ARCHIVE}.mar"], f"http://127.0.0.1:{port}"
         with running("TorchServe", command, url, environment=environment, asked="/ping"):
+            _first_answer(f"{url}/predictions/{ARCHIVE}")
             yield url
+
+
+def _first_answer(url: str) -> None:
+    """TorchServe says that it is well before its worker has loaded the model; an answer means that it has."""
+    body = json.dumps({"prompt": "The capital of France is", "max_tokens": 4}).encode()
+    asked = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(asked, timeout=START_LIMIT_S) as answer:
+        answer.read()
 
 
 def options() -> argparse.Namespace:

@@ -111,7 +111,7 @@ def told(experiment: Experiment, found: Mapping[str, Any], effects: Sequence[Map
         said = [_speed(experiment, base, row, effects) for row in others]
     said += [_words(row, found["against"]) for row in others if row["agreement"]]
     said += [text for text in map(_unlike(base), others) if text]
-    said += [f"{row['name']} failed: {row['error']}." for row in rows if row["error"]]
+    said += [f"{row['name']} failed: {row['error'].rstrip('.?!')}." for row in rows if row["error"]]
     return " ".join(said)
 
 

@@ -24,7 +24,7 @@ from lab.spec import Batching, Experiment, ModelSpec, Poisson
 
 NULL = ModelSpec(name="null", batching=Batching(max_batch_size=64))
 NEAR = 0.7
-LONG_S = 120.0
+LONG_S = 30.0
 """A run at least this long measures the ceiling first, where none is known: ten seconds of it."""
 
 

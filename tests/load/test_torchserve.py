@@ -16,6 +16,7 @@ from lab.load.given import requests
 from lab.load.payload import requests_for
 from lab.load.targets import INVALID
 from lab.load.targets.torchserve import TorchServe
+from lab.load.targets.triton_http import error_text
 from lab.measure.records import ERROR, OK, REFUSED, TRUNCATED
 from lab.serve.torchserve_server import TorchServeServer
 from lab.spec import ClosedLoop, Given, ModelSpec, Workload
@@ -96,6 +97,15 @@ def test_an_error_in_the_middle_truncates() -> None:
 def test_a_connection_that_breaks_truncates() -> None:
     with torchserve(pieces=("a", None)) as (fake, _):
         assert asked(fake.url, prompts()).outcome == TRUNCATED
+
+
+def test_what_a_server_says_is_one_line() -> None:
+    """TorchServe's own answer for a model that it has not, as it writes it."""
+    said = b'{\n  "code": 404,\n  "type": "ModelNotFoundException",\n  "message": "Model not found: nothere"\n}\n'
+    assert error_text(said) == "Model not found: nothere"
+    assert error_text(b'{"error": {"message": "too\\n long"}}') == "too long"
+    assert error_text(b"<html>\n<body>Bad\n gateway") == "<html> <body>Bad gateway"
+    assert error_text(b"[1,\n 2]") == "[1, 2]"
 
 
 @pytest.mark.parametrize(("status", "outcome"), [(503, REFUSED), (404, INVALID), (507, REFUSED), (500, ERROR)])

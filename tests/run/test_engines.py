@@ -122,7 +122,8 @@ def test_an_engine_that_fails_is_told_and_the_others_are_measured(lab_home: Path
         document = measured(asked(Engine(here, "small").level(), Engine(gone, "small").level(), repeats=1))
     rows = document["engines"]["rows"]
     assert rows[0]["blocks"] == 1 and rows[1]["blocks"] == 0
-    assert "nobody listens there" in rows[1]["error"] and rows[1]["error"] in document["engines"]["text"]
+    assert "nobody listens there" in rows[1]["error"]
+    assert document["engines"]["text"].endswith(f"{rows[1]['name']} failed: {rows[1]['error'].rstrip('?')}.")
 
 
 def test_a_run_of_which_no_engine_is_there_fails_with_the_reason(lab_home: Path) -> None:

@@ -108,10 +108,12 @@ def infer_request(request: Tensors) -> tuple[dict[str, str], bytes]:
 
 
 def error_text(answer: bytes) -> str:
-    """What the server says in {"error": …}, or in {"error": {"message": …}}; the start of the body when it is something
-    else."""
+    """One line: what the server says in {"error": …}, in {"error": {"message": …}}, or in {"message": …}; the start of
+    the body when it is something else."""
     try:
-        error = json.loads(answer)["error"]
-        return str(error["message"] if isinstance(error, dict) else error)
-    except (ValueError, KeyError, TypeError):
-        return answer[:200].decode(errors="replace")
+        said = json.loads(answer)
+        error = said.get("error", said)
+        text = str(error["message"] if isinstance(error, dict) else error)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        text = answer[:200].decode(errors="replace")
+    return " ".join(text.split())

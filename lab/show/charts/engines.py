@@ -53,7 +53,7 @@ def _bars(title: str, rows: Sequence[Row], metric: str, unit: str, scale: float,
         bargap=0.4,
         margin={"l": 90, "r": 84, "t": 12, "b": 52},
         xaxis=theme.axis(unit),
-        yaxis=theme.axis("", type="category", showline=False, ticks=""),
+        yaxis=theme.axis("", type="category", showline=False, ticks="", ticklabelstandoff=8),
         annotations=[
             {
                 "x": value * scale,
