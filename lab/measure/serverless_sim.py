@@ -133,7 +133,7 @@ class _Run:
 
     def _happens(self, at: float, kind: int, what: object) -> None:
         if kind == ARRIVE:
-            assert isinstance(what, int)  # noqa: S101
+            assert isinstance(what, int)  # noqa: S101  by its kind
             worker = max(
                 (w for w in self.workers if w.up and w.busy < self.rules.concurrency),
                 key=lambda w: w.busy,
@@ -145,17 +145,17 @@ class _Run:
                 self.waiting.append(what)
                 self._scale(at)
         elif kind == READY:
-            assert isinstance(what, _Worker)  # noqa: S101
+            assert isinstance(what, _Worker)  # noqa: S101  by its kind
             self._up(what, at)
         elif kind == DONE:
-            assert isinstance(what, _Worker)  # noqa: S101
+            assert isinstance(what, _Worker)  # noqa: S101  by its kind
             if what.busy == 1:
                 self._turn(what, at)
             what.busy -= 1
             self._hand_on(what, at, cold=False)
             self._watch(what, at)
         elif kind == IDLE:
-            assert isinstance(what, tuple)  # noqa: S101
+            assert isinstance(what, tuple)  # noqa: S101  by its kind
             worker, mark = what
             if worker.up and not worker.busy and worker.mark == mark:
                 self._ends(worker, at)

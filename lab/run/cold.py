@@ -117,7 +117,7 @@ class Ready:
 
 def _prepared(stack: ExitStack, folder: RunFolder, number: int, cell: Cell) -> Ready | None:
     """None, and told, for a cell that cannot be: a remedy that this model has not."""
-    assert cell.start is not None  # noqa: S101
+    assert cell.start is not None  # noqa: S101  it is a cell of starts
     model, how = cell.model, cell.start
     if reason := why_not(model, how):
         folder.event("cold_cell", cell=number, not_measured=reason)
@@ -248,5 +248,5 @@ def _error(said: bytes) -> str:
 
 
 def _said(cell: Cell) -> str:
-    assert cell.start is not None  # noqa: S101
+    assert cell.start is not None  # noqa: S101  it is a cell of starts
     return f"{model_label(cell.model.model_dump())}, {start_label(cell.start.model_dump())}"

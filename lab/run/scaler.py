@@ -37,7 +37,7 @@ class Scaler:
     """Scales `model` on `server`. `tick` about ten times a second; `close` waits for a change that is under way."""
 
     def __init__(self, server: Server, model: ModelSpec, folder: RunFolder, block: int) -> None:
-        assert model.scaling is not None  # noqa: S101
+        assert model.scaling is not None  # noqa: S101  it is scaled
         self._server, self._model, self._folder, self._block = server, model, folder, block
         self._scaler = Autoscaler(model.scaling)
         self._instances = model.instances

@@ -140,7 +140,7 @@ def measure(
 ) -> bool:
     """The whole run; whether a page asked it to stop."""
     how, blocks = experiment.serverless, cell_blocks(experiment)
-    assert how is not None  # noqa: S101
+    assert how is not None  # noqa: S101  it is a serverless cell
     if reason := why_not(experiment.model, how.start):
         raise RunError(f"serverless.start: {reason}")
     report("preparing what a worker starts from")

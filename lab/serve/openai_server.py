@@ -81,7 +81,7 @@ class OpenAIServer:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         listed = f"{self._base}/v1/models"
         try:
-            asked = urllib.request.Request(listed, headers=credentials.headers())  # noqa: S310
+            asked = urllib.request.Request(listed, headers=credentials.headers())  # noqa: S310  http, by address.py
             with opener.open(asked, timeout=CALL_LIMIT_S) as answer:
                 found = json.load(answer)["data"]
         except urllib.error.HTTPError as error:

@@ -54,7 +54,7 @@ class ReplicateServer:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         url = f"{self.http_url}/v1/account"
         try:
-            asked = urllib.request.Request(url, headers=credentials.headers())  # noqa: S310
+            asked = urllib.request.Request(url, headers=credentials.headers())  # noqa: S310  http, by address.py
             with opener.open(asked, timeout=CALL_LIMIT_S) as answer:
                 told = json.load(answer)
             return None if "username" in told else f"{url} gives no account"

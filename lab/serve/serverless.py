@@ -229,7 +229,7 @@ class Runner:
 
     def _died(self, slot: Slot) -> None:
         """Its process is gone, and nobody asked it to."""
-        assert slot.worker is not None  # noqa: S101
+        assert slot.worker is not None  # noqa: S101  it serves
         if slot.state == "ready":
             self._end(slot, f"killed: {slot.worker.why_ended()}" if slot.busy else slot.worker.why_ended())
             if self._waiting:

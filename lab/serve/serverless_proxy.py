@@ -63,7 +63,7 @@ class ServerlessProxy:
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101
+        assert task is not None  # noqa: S101  a coroutine runs in one
         self._clients.add(task)
         try:
             while await self._request(reader, writer):

@@ -178,7 +178,7 @@ class Starter:
                 raise
 
     def _fork(self, asked: Job, limit_s: float) -> Worker:
-        assert self._zygote is not None  # noqa: S101
+        assert self._zygote is not None  # noqa: S101  started above
         parent, ask = self._zygote
         with Listener(self._new_address()) as listener:
             asked = replace(asked, report=listener.address, asked_ns=time.perf_counter_ns())

@@ -142,7 +142,7 @@ def losses(formats: Sequence[Shown]) -> Chart:
     if not known:
         return nothing_to_draw(title, notes[0].partition(": ")[2] if notes else "no format is compared", height=height)
     main = known[0].main
-    assert main is not None  # noqa: S101
+    assert main is not None  # noqa: S101  those without one are left out above
     levels = [f.level for f in known]
     loss, low, high = (
         100 * np.array([getattr(f.main, field) for f in known]) for field in ("loss", "loss_low", "loss_high")

@@ -37,7 +37,7 @@ def comparisons(found: Sequence[Mapping[str, Any]]) -> Chart:
     for place, one in enumerate(reversed(rows)):
         style = STYLE[one["standing"]]
         low, middle, high = (_of_tolerated(one, key) for key in ("low", "effect", "high"))
-        assert middle is not None  # noqa: S101
+        assert middle is not None  # noqa: S101  a row without an effect is not drawn
         ends = _drawn(-MOST if low is None else low), _drawn(MOST if high is None else high)
         at = _drawn(middle)
         name = f"{NAMES[one['name']]}: {WORDS[one['standing']]}"

@@ -127,7 +127,7 @@ def _cold_form(experiment: Experiment) -> list[str]:
 
 def _serverless_form(experiment: Experiment) -> list[str]:
     """The model, how long a worker stays, how many requests it takes, and what it may hold."""
-    assert experiment.serverless is not None  # noqa: S101
+    assert experiment.serverless is not None  # noqa: S101  only asked for experiments that have it
     columns = st.columns(4, vertical_alignment="bottom")
     name = columns[0].selectbox("Model", ["llm", "embedder", "digits"], key="n_model", bind="query-params")
     idle = columns[1].number_input(

@@ -46,7 +46,7 @@ Tick = Callable[[str, str, float], None]
 
 def measure(experiment: Experiment, folder: RunFolder, stopped: Stopped, report: Report, on_tick: Tick) -> bool:
     """The whole run; whether a page asked it to stop. `on_tick(state, phase, progress)` keeps the status."""
-    assert experiment.rollout is not None  # noqa: S101
+    assert experiment.rollout is not None  # noqa: S101  it is a rehearsal
     asked = _Asked(folder, stopped)
     with suppress(OSError):  # the users are part of this process
         os.setpriority(os.PRIO_PROCESS, 0, priority.MEASURED)
@@ -122,7 +122,7 @@ def _block(
     try:
         played = kind.play(place, cell, due_ns, window, recorder, tick)
         asked, end_ns = played.asked, min(played.end_ns, window["end_ns"])
-        assert cell.rollout is not None  # noqa: S101
+        assert cell.rollout is not None  # noqa: S101  it is a rehearsal's cell
         folder.event(
             "rehearsed", block=index, way=cell.rollout.way, challenger=cell.rollout.challenger, repeat=block.repeat,
             rate_rps=getattr(workload.arrival, "rate_rps", None), **played.told,
@@ -176,7 +176,7 @@ class _Environments:
     def __init__(
         self, experiment: Experiment, server: Server, folder: RunFolder, report: Report, ends: ExitStack
     ) -> None:
-        assert experiment.rollout is not None  # noqa: S101
+        assert experiment.rollout is not None  # noqa: S101  it is a rehearsal
         report("loading and warming the second environment")
         repository = ends.enter_context(TemporaryDirectory(prefix="lab-green-"))
         green = ends.enter_context(Server.start(repository=Path(repository), log=folder.path / "green.log"))

@@ -36,7 +36,7 @@ class Stage:
 
     def told(self) -> dict[str, Any]:
         """What the gateway says of itself: "entered", "in_flight" and the routes in force."""
-        with urllib.request.urlopen(f"{self.url}/routes", timeout=ANSWER_LIMIT_S) as answer:  # noqa: S310
+        with urllib.request.urlopen(f"{self.url}/routes", timeout=ANSWER_LIMIT_S) as answer:  # noqa: S310  our own gateway's
             found: dict[str, Any] = json.load(answer)
         return found
 
