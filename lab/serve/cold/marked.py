@@ -4,17 +4,19 @@ Copied into the model's folder as model.py (in_triton.py), beside the model's ow
 where to tell the stamps, what to read through, and whether the family computes with torch.
 """
 
+# ruff: noqa: E402  the first stamp comes before all other imports
+
 import time
 
 BEGAN_NS = time.perf_counter_ns()
 
-import json  # noqa: E402
-import socket  # noqa: E402
-from collections.abc import Callable, Iterator  # noqa: E402
-from contextlib import contextmanager  # noqa: E402
-from importlib import import_module  # noqa: E402
-from pathlib import Path  # noqa: E402
-from typing import Any  # noqa: E402
+import json
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 MARKS = json.loads(Path(__file__).with_name("marks.json").read_text())
 OWNER = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -43,7 +45,7 @@ def staged(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 tell("process", None, BEGAN_NS)
 if MARKS["torch"]:
     with stage("import_torch"):
-        import torch  # noqa: F401
+        import torch  # noqa: F401  what its import takes is a stage
 with stage("import_model"):
     from .served import TritonPythonModel as Served
 
@@ -54,7 +56,7 @@ with stage("import_model"):
         decoder.__init__ = staged("compile", decoder.__init__)
 
 
-class TritonPythonModel(Served):  # type: ignore[misc]
+class TritonPythonModel(Served):  # type: ignore[misc]  # known where it lies only
     def initialize(self, args: dict[str, str]) -> None:
         with stage("read"):
             buffer = bytearray(1 << 20)

@@ -45,7 +45,7 @@ def imports(job: Mapping[str, Any], stage: Stage) -> None:
     """What the family's code imports; a zygote has done it before it forks."""
     if job["family"] in TORCH:
         with stage("import_torch"):
-            import numpy  # noqa: F401
+            import numpy  # noqa: F401  what its import takes is a stage
             import torch
 
             torch.set_num_threads(1)

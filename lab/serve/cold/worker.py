@@ -7,18 +7,20 @@ ends when the other end of that socket is gone. All stamps are time.perf_counter
 all processes share. The stage "process" ends once this code runs and has its owner's ear.
 """
 
+# ruff: noqa: E402  the first stamp comes before all other imports
+
 import time
 
 BEGAN_NS = time.perf_counter_ns()
 
-import json  # noqa: E402
-import os  # noqa: E402
-import socket  # noqa: E402
-import sys  # noqa: E402
-import threading  # noqa: E402
-from collections.abc import Iterator  # noqa: E402
-from contextlib import contextmanager  # noqa: E402
-from typing import Any  # noqa: E402
+import json
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 OUT_OF_MEMORY = ("allocate memory", "not enough memory", "MemoryError", "bad_alloc")
 """In the words of torch and of C++."""
