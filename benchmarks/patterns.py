@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib
 import json
 import os
 import random
@@ -32,6 +31,7 @@ import numpy as np
 import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks import cold_start_rows
 from benchmarks.measuring import own_home
 from benchmarks.table import Row, main, say
 from lab.batch import job as batch
@@ -270,17 +270,12 @@ def scaling(folder: Path) -> list[Row]:
     return rows
 
 
-def cold(folder: Path) -> list[Row]:
-    rows: list[Row] = importlib.import_module("benchmarks.cold_start_rows").measure(folder)
-    return rows
-
-
 SECTIONS: dict[str, Callable[[Path], list[Row]]] = {
     "batch": beside_online,
     "million": million,
     "kills": kills,
     "scaling": scaling,
-    "cold": cold,
+    "cold": cold_start_rows.measure,
 }
 
 

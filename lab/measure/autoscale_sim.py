@@ -88,11 +88,13 @@ def simulate(
     end_s: float,
     outside_s: float = 0.0,
     replaces: bool = False,
+    told_every_s: float = 0.0,
     seed: int = 0,
 ) -> Scaled:
     """Serves all of `due_s` (ascending), each taking its own of `service_s` on an instance. `rules` None: the `first`
     instances stay. `end_s`: until when the scaler works and is paid; `outside_s`: of an answer's time what is neither
-    queue nor work. InputError when nothing would ever be served."""
+    queue nor work; `told_every_s`: the scaler knows what the last report said, and they come so far apart. InputError
+    when nothing would ever be served."""
     if first < 1 or len(service_s) != len(due_s):
         raise InputError(f"first {first} instances, {len(service_s)} service times for {len(due_s)} requests")
     rng = np.random.default_rng(seed)
@@ -105,7 +107,8 @@ def simulate(
     arrived = answered = 0
     changes: list[Change] = []
     asked_s: float | None = None
-    next_decision_s = 0.0
+    next_decision_s = next_report_s = 0.0
+    told = 0, 0
     if scaler is not None:
         heapq.heappush(events, (0.0, LOOKS, 0))
 
@@ -139,8 +142,10 @@ def simulate(
                 pool.instances = which
                 begin(now, pool)
         elif kind == LOOKS and scaler is not None and now < end_s:
-            in_flight = arrived - answered
-            scaler.observe(Sample(now, in_flight, max(0, in_flight - pool.instances), arrived))
+            if now >= next_report_s:
+                next_report_s = now + told_every_s
+                told = arrived - answered, arrived
+            scaler.observe(Sample(now, told[0], max(0, told[0] - pool.instances), told[1]))
             if now >= next_decision_s and asked_s is None:
                 next_decision_s = now + scaler.rules.tick_s
                 wanted = scaler.decide(now, pool.instances)

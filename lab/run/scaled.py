@@ -23,6 +23,8 @@ from lab.measure.words import level_label
 from lab.run.blocks import BlockResult
 from lab.spec import Experiment, ModelSpec, Scaling, Slo, parse, plain
 
+TOLD_EVERY_S = 0.25
+"""Between two reports of a load worker: REPORT_S of lab/load/worker.py, which takes long to import."""
 UNKNOWN_UP_S = 1.0
 """For a run in which nothing was added: how long an instance is taken to start."""
 
@@ -140,7 +142,8 @@ def simulated(one: Seen, rules: Scaling | None, how: Starts, first: int | None =
         rules=rules,
         end_s=one.end_s,
         outside_s=one.outside_s,
-        replaces=True,  # as lab/run/scaler.py does
+        replaces=True,  # as lab/run/scaler.py does, by the reports of the load workers
+        told_every_s=TOLD_EVERY_S,
     )
 
 

@@ -136,6 +136,17 @@ def test_who_came_before_a_change_waits_for_the_old_ones_where_it_replaces():
     assert added.start_s.tolist() == [0, 0.5, 1, 1.5, 2, 2.5]
 
 
+def test_reports_that_come_late_are_known_late():
+    """One every 0.1 s but reports once a second: what comes at 0.05 s is known at 1 s."""
+    rules = Scaling(target=2.0, most=4, window_s=0.1, tick_s=0.1)
+    due_s, service_s = np.full(8, 0.05), np.full(8, 5.0)
+    args = {"first": 1, "rules": rules, "end_s": 3.0}
+    at_once = simulate(due_s, service_s, Starts([0.1]), **args)
+    late = simulate(due_s, service_s, Starts([0.1]), **args, told_every_s=1.0)
+    assert at_once.changes[0].asked_s == pytest.approx(0.1)
+    assert late.changes[0].asked_s == pytest.approx(1.0, abs=0.11)
+
+
 def test_paid_until_the_end():
     changes = (Change(2.0, 3.0, 1, 3), Change(6.0, 7.0, 3, 2))
     assert paid_s(1, changes, 10.0) == 2 * 1 + 5 * 3 + 3 * 2

@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from lab.errors import ModelError
+from lab.load import worker
 from lab.load.generator import Progress
+from lab.run import scaled
 from lab.run.scaler import Scaler
 from lab.serve.health import live_processes
 from lab.spec import ModelSpec, Scaling
@@ -59,6 +61,10 @@ def test_one_change_at_a_time_and_each_is_written_down():
         ("scaled", 3, 3, 4),
     ]
     assert all(e["asked_ns"] < e["done_ns"] for _, e in folder.events)
+
+
+def test_the_simulator_knows_how_often_the_scaler_is_told():
+    assert scaled.TOLD_EVERY_S == worker.REPORT_S
 
 
 def test_a_change_that_fails_is_a_problem_and_the_next_is_tried():
