@@ -53,9 +53,13 @@ def relative_rms(a: Any, b: Any) -> float:
 
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made by one process of the tests: who needs the folder alone does without transformers, which take seconds."""
+    return once(tmp_path_factory, "tiny-llama", _save_tiny)
+
+
+def _save_tiny(folder: Path) -> None:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    folder = tmp_path_factory.mktemp("tiny-llama")
     save_llama(folder)
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
@@ -63,7 +67,6 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<end>"])
     tokenizer.save(str(folder / "tokenizer.json"))
-    return folder
 
 
 @pytest.fixture(scope="session")
