@@ -12,13 +12,11 @@ from lab.show.ui.words import told
 
 st.set_page_config(page_title="Serving lab", page_icon=frame.ICON, layout="wide")
 serve_plotly()
-
 guide.read_link()
 
 
 def leaf(file: str, title: str, icon: str, about: str) -> StreamlitPage:
-    icon = f":material/{icon}:"
-    shown = guide.visibility(file)
+    icon, shown = f":material/{icon}:", guide.visibility(file)
     return st.Page(f"pages/{file}.py", title=title, icon=icon, help=about, default=file == "start", visibility=shown)
 
 
