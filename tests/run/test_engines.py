@@ -71,6 +71,7 @@ def test_an_engine_that_is_not_there_is_one_line_before_there_is_a_run() -> None
 
 
 @pytest.mark.processes
+@pytest.mark.processes
 def test_both_engines_are_asked_the_same_prompts_in_turns(compared: tuple[dict[str, Any], list[Story]]) -> None:
     document, stories = compared
     asked_of = [[r["prompt"] for r in story.requests if r.get("stream")] for story in stories]
@@ -82,6 +83,7 @@ def test_both_engines_are_asked_the_same_prompts_in_turns(compared: tuple[dict[s
     assert order == [(0, first), (0, second), (1, second), (1, first)]
 
 
+@pytest.mark.processes
 def test_figures_words_and_ratio_stand_in_one_run(compared: tuple[dict[str, Any], list[Story]]) -> None:
     document, _ = compared
     assert document["state"] == "done" and document["experiment"] == "engines"
@@ -99,6 +101,7 @@ def test_figures_words_and_ratio_stand_in_one_run(compared: tuple[dict[str, Any]
     assert effect["verdict"] == "lower" and effect["ratio"] < 0.8
 
 
+@pytest.mark.processes
 def test_nothing_of_the_labs_own_is_told_of_another_engine(compared: tuple[dict[str, Any], list[Story]]) -> None:
     document, _ = compared
     for cell in document["cells"]:
@@ -106,6 +109,7 @@ def test_nothing_of_the_labs_own_is_told_of_another_engine(compared: tuple[dict[
         assert cell["summary"]["memory_peak_bytes"] is None and cell["summary"]["step_mean_s"] is None
 
 
+@pytest.mark.processes
 def test_the_terminal_has_a_row_an_engine(compared: tuple[dict[str, Any], list[Story]]) -> None:
     document, _ = compared
     printed = lines(document)
@@ -114,6 +118,7 @@ def test_the_terminal_has_a_row_an_engine(compared: tuple[dict[str, Any], list[S
     assert printed[start + 2].endswith("0 of 8, else the first 2")
 
 
+@pytest.mark.processes
 @pytest.mark.processes
 def test_an_engine_that_fails_is_told_and_the_others_are_measured(lab_home: Path) -> None:
     story = Story(chunks=FAST)
@@ -126,12 +131,14 @@ def test_an_engine_that_fails_is_told_and_the_others_are_measured(lab_home: Path
     assert document["engines"]["text"].endswith(f"{rows[1]['name']} failed: {rows[1]['error'].rstrip('?')}.")
 
 
+@pytest.mark.processes
 def test_a_run_of_which_no_engine_is_there_fails_with_the_reason(lab_home: Path) -> None:
     levels = [Engine(f"openai+http://127.0.0.1:{free_port()}", name).level() for name in ("a", "b")]
     with pytest.raises(RunError, match=r"no engine can be asked; b at .*nobody listens there"):
         measured(asked(*levels))
 
 
+@pytest.mark.processes
 @pytest.mark.processes
 def test_torchserve_counts_no_tokens_so_answers_are_compared(lab_home: Path) -> None:
     with openai_server(Story(chunks=FAST)) as fake, torchserve(pieces=("one", " two", " three")) as (other, _):

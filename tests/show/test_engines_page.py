@@ -13,6 +13,8 @@ from lab.show.charts import engines as charts
 from tests.show.pages import components, open_page, words
 from tests.show.synthetic_llm import LlmAuthor
 
+pytestmark = pytest.mark.pages
+
 RUN = "20261130-020301-engines-done"
 VLLM, GONE = "SmolLM2 at 127.0.0.1:8100", "ts at 127.0.0.1:18080"
 LEVELS: list[dict[str, Any]] = [
