@@ -35,6 +35,8 @@ def main() -> int:
 
     data = Path(os.environ["LAB_DATA"])
     data.mkdir(parents=True)
+    for task in dag.tasks:
+        task.retries = 0  # dag.test() would wait minutes for each
     missing = dag.test()
     expect("a night without its items fails", str(missing.state), "failed")
     (data / "items.jsonl").write_text(

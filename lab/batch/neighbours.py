@@ -256,7 +256,8 @@ def _keys(similarities: np.ndarray, start: int) -> np.ndarray:
     bits = (similarities + np.float32(0)).view(np.int32)  # -0 becomes 0
     ordered = bits ^ ((bits >> 31) & np.int32(0x7FFFFFFF))
     rows = np.arange(start, start + similarities.shape[1], dtype=np.int64)
-    return (ordered.astype(np.int64) << ROW_BITS) + ((1 << ROW_BITS) - 1 - rows)
+    keys: np.ndarray = (ordered.astype(np.int64) << ROW_BITS) + ((1 << ROW_BITS) - 1 - rows)
+    return keys
 
 
 def _rows(keys: np.ndarray) -> np.ndarray:
