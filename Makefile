@@ -2,7 +2,7 @@
 # make test   every check and test that CI runs
 # make unit   the unit tier of the tests, in less than a minute
 # make test-airflow   the nightly DAG of deploy/airflow in a real Airflow, in an environment of its own
-PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+PYTHON ?= $(shell for p in python3.12 python3.11 python3 python3.13; do \
 	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 VENV := .venv
 

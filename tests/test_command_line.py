@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -152,7 +153,7 @@ assert not {{"numpy", "pydantic", "pyarrow", "grpc", "torch", "streamlit"}} & se
     assert done.stderr == ""
     for name, help_text in COMMANDS.items():
         assert f"usage: python -m lab {name} " in done.stdout
-        assert f"    {name} " in done.stdout and help_text.split()[0] in done.stdout
+        assert re.search(rf"^    {name}\s+{re.escape(help_text.split()[0])}", done.stdout, re.MULTILINE)
 
 
 def test_what_measures_imports_neither_streamlit_nor_torch():

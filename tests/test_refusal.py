@@ -68,7 +68,7 @@ def refusal(path, value, **workload):
         (
             "workload.arrival",
             5,
-            "workload.arrival 5: allowed: an object whose kind is poisson, constant, gamma, closed or trace",
+            "workload.arrival 5: allowed: an object whose kind is poisson, constant, gamma, closed, trace or steps",
         ),
         ("quick", 3, "quick 3: allowed: an object"),
     ],
@@ -114,7 +114,7 @@ def test_what_the_vocabulary_itself_complains_of_stands_as_it_says_it():
             "workload.arrival",
             {"rate_rps": 5},
             {},
-            "workload.arrival.kind is missing; allowed: poisson, constant, gamma, closed, trace",
+            "workload.arrival.kind is missing; allowed: poisson, constant, gamma, closed, trace, steps",
         ),
         (
             "workload.arrival",

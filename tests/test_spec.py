@@ -241,3 +241,11 @@ def test_values_can_not_be_changed_in_place():
     loop = ClosedLoop(concurrency=4)
     with pytest.raises(ValueError, match="frozen"):
         loop.concurrency = 5
+
+
+def test_a_factor_that_is_no_field_is_named_before_the_judge_that_named_it_right() -> None:
+    with pytest.raises(InputError, match=r'model\.batchin.*did you mean "batching"'):
+        experiment(
+            factors={"model.batchin": [None]},
+            judge=Judge(factor="model.batching", baseline=None, primary="throughput_rps", metrics=("throughput_rps",)),
+        )

@@ -5,6 +5,7 @@ This process owns both children. Streamlit owns nothing that must survive: runs 
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -23,7 +24,8 @@ from lab.serve.triton import Server
 from lab.spec import ModelSpec
 
 PROJECT = Path(__file__).parents[2]
-PAGE_LIMIT_S = 60.0
+PATIENCE_S = 20.0
+"""A page that has not come by then is told about."""
 FIRST_MODEL = ModelSpec(name="digits")
 
 Report = Callable[[str], None]
@@ -48,8 +50,8 @@ def run_dashboard(port: int, report: Report) -> int:
     server: Server | None = None
     try:
         server = _start_server(report)
-        _wait_for_page(streamlit, page_port, lambda: stopping)
-        report(f"serving lab ready in {time.perf_counter() - start_s:.1f} s: http://127.0.0.1:{page_port}")
+        if _page_answers(streamlit, page_port, lambda: stopping, report):
+            report(f"serving lab ready in {time.perf_counter() - start_s:.1f} s: http://127.0.0.1:{page_port}")
         while not stopping:
             if streamlit.exit_status is not None:
                 raise RunError(f"Streamlit ended with status {streamlit.exit_status}; see {home() / 'streamlit.log'}")
@@ -90,11 +92,16 @@ def _start_streamlit(port: int) -> Process:
     return Process(command, environment, home() / "streamlit.log", niceness=priority.WATCHING)
 
 
-def _wait_for_page(streamlit: Process, port: int, stopped: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PAGE_LIMIT_S
-    while time.monotonic() < deadline and streamlit.exit_status is None and not stopped():
+def _page_answers(streamlit: Process, port: int, stopped: Callable[[], bool], report: Report) -> bool:
+    """Waits for the page's first answer: whether it came before Streamlit ended, or the user wanted to stop."""
+    patience = time.monotonic() + PATIENCE_S
+    while streamlit.exit_status is None and not stopped():
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=1):
-                return
+                return True
         except (TimeoutError, urllib.error.URLError, ConnectionError):
             time.sleep(0.1)
+        if time.monotonic() > patience:
+            report(f"the page does not answer after {PATIENCE_S:g} s, still waiting; see {home() / 'streamlit.log'}")
+            patience = math.inf
+    return False

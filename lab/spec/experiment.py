@@ -118,11 +118,11 @@ class Experiment(Value):
             twice = next((level for n, level in enumerate(levels) if level in levels[:n]), None)
             if twice is not None or list(levels).count(None) > 1:
                 raise ValueError(f"factor {path} has the level {twice!r} twice; allowed: each once")
+        cells = self.cells()  # first, as a factor that is no field is what is wrong then
         if self.judge is not None and self.judge.factor not in self.factors:
             raise ValueError(
                 f"judge.factor {self.judge.factor!r} is none of the factors{nearest(self.judge.factor, self.factors)}"
             )
-        cells = self.cells()
         for cell in cells:
             if cell.rollout is not None:
                 _can_be_rolled_out(cell)
