@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 
 from lab.show import theme
-from lab.show.charts.figure import End, end_labels, floats, log_range, values_of
+from lab.show.charts.figure import (
+    MOST_LABEL,
+    NOTHING_HEIGHT,
+    End,
+    end_labels,
+    floats,
+    log_range,
+    nothing_to_draw,
+    told_apart,
+    values_of,
+)
 
 
 def test_numbers_survive_the_trip_and_a_gap_stays_a_gap() -> None:
@@ -46,3 +56,21 @@ def test_one_value_gets_a_decade() -> None:
     low, high = log_range([10.0])
     assert low < 1.0 < high
     assert high - low >= 1.0
+
+
+def test_labels_lose_what_all_of_them_end_in() -> None:
+    assert told_apart(["trees, batching on, no delay", "digits, batching on, no delay"]) == {
+        "trees, batching on, no delay": "trees",
+        "digits, batching on, no delay": "digits",
+    }
+    assert told_apart(["a, b", "b"]) == {"a, b": "a, b", "b": "b"}  # nothing would be left of the second
+    assert told_apart(["alone, as it is"]) == {"alone, as it is": "alone, as it is"}
+    assert len(told_apart(["x" * 60, "y"])["x" * 60]) == MOST_LABEL
+
+
+def test_a_chart_without_data_takes_little_room_and_says_all_of_why() -> None:
+    why = "p99 of batching off at its load is not drawn: needs 459 successes, has 1; largest seen 5.9 ms"
+    chart = nothing_to_draw("A title", why, height=420)
+    assert chart.figure["layout"]["height"] == NOTHING_HEIGHT
+    (note,) = chart.figure["layout"]["annotations"]
+    assert note["text"].replace("<br>", " ") == why and "<br>" in note["text"]
