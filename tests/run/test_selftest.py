@@ -1,9 +1,15 @@
 """The self-test's own judgement: an honest meter passes, one that is off is found, whatever the server adds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from lab.run.selftest import known_shape
+from lab.measure.records import CANCELLED, OK, Requests, Window
+from lab.measure.summary import Summary, summarize
+from lab.run.selftest import agreement, conservation, known_latency, known_shape
+
+SECOND = 1_000_000_000
 
 CONSTANT_S = np.full(200, 0.010)
 SHAPE_S = np.tile([0.010] * 19 + [0.100], 20)  # mean 14.5 ms
@@ -33,3 +39,57 @@ def test_a_meter_that_is_off_is_found(off):
 def test_a_draw_with_more_long_sleeps_than_expected_has_their_mean_as_its_truth():
     drawn = np.tile([0.010] * 9 + [0.100], 40)
     assert known_shape(drawn, CONSTANT_S).truth == pytest.approx(0.019)
+
+
+def test_one_stall_beside_the_constant_service_moves_no_baseline():
+    stalled = np.append(CONSTANT_S, 3.0)
+    assert stalled.mean() > 0.024
+    outcome = known_shape(SHAPE_S, stalled)
+    assert outcome.passed and outcome.truth == pytest.approx(0.0145)
+
+
+def summary(service_s, outcomes=None, planned=None) -> Summary:
+    n = len(service_s)
+    due = np.arange(n) * 20_000_000
+    outcome = np.full(n, OK, np.uint8) if outcomes is None else np.asarray(outcomes, np.uint8)
+    requests = Requests(due, due, due + (np.asarray(service_s) * SECOND).astype(np.int64), outcome)
+    return summarize(requests, window=Window(0, 0, n * 20_000_000), planned=n if planned is None else planned, slo=None)
+
+
+def test_a_known_latency_is_judged_at_its_tail_too():
+    assert known_latency(summary(np.full(600, 0.0115))).passed
+    late = np.full(600, 0.0115)
+    late[::50] = 0.0125  # 2 % of them
+    outcome = known_latency(summary(late))
+    assert not outcome.passed and "12.5 ms at p99" in outcome.text
+    assert not known_latency(summary(np.full(400, 0.010))).passed  # too few for a p99
+
+
+def test_the_servers_count_is_held_against_the_clients():
+    whole = summary(np.full(600, 0.01))
+    assert conservation([(whole, 600)]).passed
+    for counted in (599, 601):
+        outcome = conservation([(whole, 600), (whole, counted)])
+        assert not outcome.passed and "1 off the client's" in outcome.text
+    assert not conservation([(summary(np.full(600, 0.01), planned=601), 601)]).passed
+
+
+def test_what_the_client_gave_up_on_explains_as_large_a_gap_and_no_larger():
+    two_given_up = summary(np.full(600, 0.01), [CANCELLED] * 2 + [OK] * 598)
+    assert all(conservation([(two_given_up, counted)]).passed for counted in (598, 599, 600))
+    assert not conservation([(two_given_up, 597)]).passed
+    assert not conservation([(two_given_up, 601)]).passed
+
+
+@pytest.mark.parametrize(("counted", "same"), [(2.0, True), (2.001, False), (8 / 3, False), (None, False)])
+def test_the_mean_batch_is_what_the_model_echoed(counted, same):
+    # Four executions of 1, 2, 2 and 3: eight answers. Their mean is 2 an execution, 18/8 an answer.
+    figures = replace(summary(np.full(600, 0.0115)), server_mean_s=0.0110)
+    outcome = agreement(figures, [3, 1, 2, 2, 3, 2, 3, 2], counted)
+    assert outcome.passed is same
+    assert "2.000 by what the model echoed" in outcome.text
+
+
+def test_a_client_faster_than_its_server_is_found():
+    figures = replace(summary(np.full(600, 0.0115)), server_mean_s=0.0120)
+    assert not agreement(figures, [1, 1], 1.0).passed
