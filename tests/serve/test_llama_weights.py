@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import gguf
+import huggingface_hub
 import numpy as np
 import pytest
 import torch
@@ -200,3 +202,55 @@ def test_another_architecture_is_refused_by_name(tiny_folder: Path, tmp_path: Pa
     (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": ["MistralForCausalLM"]}))
     with pytest.raises(InputError, match=r"model\.weights .*MistralForCausalLM; this lab's decoder serves Llama"):
         llama_weights.prepare(str(tmp_path))
+
+
+HUB_ID = "an-organisation/a-llama"
+
+
+def test_a_hub_id_is_fetched_once_into_a_folder_of_its_own(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def snapshot_download(repo_id: str, *, local_dir: Path, allow_patterns: list[str]) -> str:
+        asked.append((repo_id, allow_patterns))
+        assert not llama_weights.is_ready(HUB_ID)  # nobody sees it before it is whole
+        shutil.copytree(tiny_folder, local_dir, dirs_exist_ok=True)
+        return str(local_dir)
+
+    monkeypatch.setenv("LAB_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    place = llama_weights.prepare(HUB_ID)
+    assert place == tmp_path / "models" / "an-organisation--a-llama" and llama_weights.is_ready(HUB_ID)
+    assert llama_weights.check(place).layers == 2
+    assert llama_weights.prepare(HUB_ID) == place
+    assert asked == [(HUB_ID, ["*.json", "*.safetensors"])]  # weights that are code are not asked for
+
+
+@pytest.mark.parametrize(
+    ("leaves", "error", "told"),
+    [
+        (
+            "config.json",
+            OSError("Connection refused\nmore of it"),
+            r"not be fetched .*\(Connection refused\); give",
+        ),
+        ("config.json", None, "no .*safetensors"),
+    ],
+)
+def test_a_hub_model_that_does_not_come_whole_is_told_in_one_line(
+    leaves: str, error: Exception | None, told: str, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def snapshot_download(repo_id: str, *, local_dir: Path, allow_patterns: list[str]) -> None:
+        shutil.copy(tiny_folder / leaves, local_dir)
+        if error is not None:
+            raise error
+
+    monkeypatch.setenv("LAB_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    with pytest.raises((FetchError, InputError), match=told) as caught:
+        llama_weights.prepare(HUB_ID)
+    assert "\n" not in str(caught.value)
+    assert error is None or not llama_weights.is_ready(HUB_ID)
