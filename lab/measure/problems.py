@@ -226,9 +226,19 @@ def _failures(s: Summary, facts: Facts) -> Problem:
     return Problem(
         "failures",
         f"{format_fraction(s.error_fraction)} of the requests failed ({join(kinds)}{_detail(facts)}). "
-        "Latency is that of the successes alone.",
+        f"Latency is that of the successes alone.{_refused_unseen(s)}",
         "Read goodput, which counts a failure as not served.",
         False,
+    )
+
+
+def _refused_unseen(s: Summary) -> str:
+    """Why Triton's own figures know nothing of the refused (triton 2.51); "" where there are neither."""
+    if not s.refused or s.server_success_delta is None:
+        return ""
+    return (
+        " Triton itself counts 0 of the refused: it turns a request away at a full queue before it counts one, so only "
+        "the client knows of them."
     )
 
 

@@ -378,6 +378,19 @@ def test_a_refused_request_was_not_served(requests_of, window_of, server_table):
     assert "server_count_mismatch" in codes(summary)
 
 
+@pytest.mark.parametrize(("refused", "counts", "told"), [(10, True, True), (10, False, False), (0, True, False)])
+def test_that_the_server_counts_none_of_the_refused_is_told(
+    refused, counts, told, requests_of, window_of, server_table
+):
+    """P7: only where there are refused ones and counters that lack them."""
+    rows = even(90, 5) + even(10, 1, first_ms=900, outcome="refused" if refused else "error")
+    table = server_table({-100: {"success_count": 0}, 1100: {"success_count": 90}})
+    server = server_delta(table, "digits", 0, 1000 * MS) if counts else None
+    summary = summarize(requests_of(rows), window=window_of(1000), planned=100, slo=None, server=server)
+    (problem,) = [problem for problem in summary.problems if problem.code == "failures"]
+    assert ("Triton itself counts 0 of the refused" in problem.text) is told
+
+
 def test_a_reload_in_the_window_is_named(requests_of, window_of, server_table):
     table = server_table({0: {"success_count": 50}, 500: {"success_count": 5}, 1000: {"success_count": 50}})
     server = server_delta(table, "digits", 0, 1000 * MS)
