@@ -1,13 +1,18 @@
 """An experiment's page in five blocks, on runs of the batching experiment."""
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
+from lab.__main__ import main
 from lab.run.text import lines
+from lab.show.charts import batching
+from lab.show.grid import ALONE, Grid, load_name, short_label
 from tests.show.conftest import DONE, FAILED, KV_CACHE, LLM_BATCHING, LLM_LOAD, STOPPED
 from tests.show.pages import (
     GOING,
@@ -19,6 +24,7 @@ from tests.show.pages import (
 from tests.show.synthetic import batching_run
 
 pytestmark = pytest.mark.pages
+LOAD = "workload.arrival.saturation_fraction"
 
 
 def test_a_finished_comparison_opens_with_its_headline(full_home: Path, document: dict[str, Any]) -> None:
@@ -175,3 +181,38 @@ def test_the_badge_says_at_how_many_loads_it_holds(full_home: Path, document: di
     holding = sum(load["answer"] == "yes" for load in document["verdict"]["where"])
     assert 0 < holding < 3
     assert f"The hypothesis holds at {holding} of 3 loads]" in words(open_page("batching", run=DONE))
+
+
+@pytest.mark.parametrize("points", [0, 1, 2])
+def test_the_table_beside_a_chart_is_the_json_export(
+    points: int, full_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """T34: with no load point, one and two, every chart renders, and what "Show data" shows is what --json prints."""
+    assert main(["show", DONE, "--json"]) == 0
+    exported = json.loads(capsys.readouterr().out)
+    loads = {cell["factors"][LOAD]: None for cell in exported["cells"] if cell["role"] == "cell"}
+    kept = list(loads)[:points]
+    cells = [c for c in exported["cells"] if c["role"] == "cell" and c["factors"][LOAD] in kept]
+    grid = Grid.of({**exported, "cells": cells}, "model.batching", None)
+    pair = (grid.baseline, next((level for level in grid.levels if level != grid.baseline), grid.baseline))
+    load = next(iter(grid.loads), ALONE)
+    drawn = [
+        batching.throughput_latency(grid, pair, 0.020),
+        batching.batch_sizes(grid, pair, load),
+        batching.where_time_goes(grid, load),
+        batching.cost_of_one([c["summary"] for c in cells], "digits"),
+    ]
+    assert all(chart.alt for chart in drawn)
+    shown = pd.DataFrame(drawn[0].table)
+    assert len(shown) == 2 * 2 * points  # levels × repeats × loads
+    for cell in cells:
+        level = short_label("model.batching", cell["factors"]["model.batching"])
+        if level not in pair:
+            continue
+        rows = shown[(shown["level"] == level) & (shown["repeat"] == cell["repeat"] + 1)]
+        (row,) = [r for r in rows.to_dict("records") if r["load"] == load_name({LOAD: cell["factors"][LOAD]})]
+        summary = cell["summary"]
+        assert row["served, req/s"] == summary["throughput_rps"]
+        for p in ("p50", "p99"):
+            found, told = row[f"{p}, ms"], summary[f"latency_{p}_s"]
+            assert (found is None or math.isnan(found)) if told is None else found == pytest.approx(1e3 * told)
