@@ -14,7 +14,7 @@ import pytest
 from tritonclient.grpc import model_config_pb2 as pb
 
 from lab.errors import InputError
-from lab.gateway import predicting
+from lab.gateway import bodies, predicting
 from lab.gateway.chat import ChatTemplate
 from lab.gateway.refusals import Refusal
 from lab.serve.metrics import parse_prometheus
@@ -102,6 +102,16 @@ def test_lab_triton_that_is_gone_is_named(run_gateway: Any) -> None:
     assert (status, said["error"]["code"], headers["retry-after"]) == (503, "unavailable", "1")
     assert "pid 7, has ended" in said["error"]["message"]
     assert (health, whole["problem"]) == (503, "the lab's Triton, pid 7, has ended")
+
+
+def test_fault_of_the_gateways_own_has_openais_shape_too(run_gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "read", lambda kind, body: 1 / 0)
+    with grpc_stream_server(Story()) as fake, run_gateway(two_versions(f"grpc://{fake.url}")) as run:
+        status, said, _ = run.ask("/predict/llm", {"inputs": {}})
+        until(run.settled)
+        assert sum(run.gateway.metrics.requests.values.values()) == 1
+    assert (status, said["error"]["type"], said["error"]["code"]) == (500, "server_error", "failed")
+    assert "ZeroDivisionError" in said["error"]["message"]
 
 
 def test_health_is_per_model_and_says_why(run_gateway: Any) -> None:

@@ -9,7 +9,7 @@ from lab.measure.words import format_fraction, format_seconds
 from lab.show import theme
 from lab.show.charts.figure import Chart, floats, nothing_to_draw, pattern
 
-HEIGHT = 300
+HEIGHT = 320
 HATCHED = ("", "/")
 STYLES = (theme.BASELINE, theme.TREATMENT)
 
@@ -46,12 +46,12 @@ def by_version(
         barmode="stack",
         bargap=0,
         showlegend=True,
-        legend=theme.legend(traceorder="normal", y=1.12),
-        margin={"l": 64, "r": 24, "t": 64, "b": 48},
+        legend=theme.legend(traceorder="normal", y=1.2),
+        margin={"l": 64, "r": 24, "t": 84, "b": 48},
         xaxis=theme.axis("seconds since the first move", range=[t_s[0] - width / 2, t_s[-1] + width / 2]),
         yaxis=theme.axis("requests a second"),
         shapes=[_upright(at) for at, _ in moves],
-        annotations=[_over(at, what, n) for n, (at, what) in enumerate(moves)],
+        annotations=[_over(at, what, n, at > (t_s[0] + 3 * t_s[-1]) / 4) for n, (at, what) in enumerate(moves)],
     )
     alt = f"{title}: {names[second]} had {share} of the requests; {told}; {names[last]} has them in the end"
     return Chart(title, {"data": traces, "layout": layout}, alt, table)
@@ -64,9 +64,11 @@ def _upright(x: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _over(x: float, text: str, n: int) -> dict[str, Any]:
-    """Labels of moves that follow soon after each other stand one above the other."""
+def _over(x: float, text: str, n: int, late: bool) -> dict[str, Any]:
+    """Labels of moves that follow soon after each other stand one above the other, a late one to the left of its
+    line."""
+    anchor, shift = ("right", -3) if late else ("left", 3)
     return {
-        "x": x, "yref": "paper", "y": 1, "yanchor": "bottom", "yshift": 14 * (n % 2), "xanchor": "left", "xshift": 3,
-        "text": text, "showarrow": False, "font": {"size": 12, "color": "@muted"},
+        "x": x, "yref": "paper", "y": 1, "yanchor": "bottom", "yshift": 14 * (n % 2), "xanchor": anchor,
+        "xshift": shift, "text": text, "showarrow": False, "font": {"size": 12, "color": "@muted"},
     }  # fmt: skip

@@ -132,7 +132,7 @@ def _happened(folder: RunFolder) -> None:
         return
     if not guide.hides("verdicts"):
         headline, *rest = rehearsal.sentences(found)
-        st.markdown(HOLDS[document["verdict"]["holds"]])
+        st.markdown(HOLDS[document["verdict"]["holds"]].format(where=""))
         st.markdown(f"#### {headline}")
         st.markdown("\n".join(f"- {sentence}" for sentence in rest))
     _blocks(found)
@@ -171,7 +171,7 @@ def _canary(block: rehearsal.Block) -> None:
             Card("Answered wrongly", format_count(block["wrong"]), f"{block['champion_wrong']} of version 1's"),
         ]
     )
-    if block["text"]:
+    if block["text"] and not guide.hides("verdicts"):
         st.markdown(f"**The guard's word:** {block['text']}")
     left, right = st.columns(2, gap="large")
     with left:
@@ -182,7 +182,7 @@ def _canary(block: rehearsal.Block) -> None:
 
 
 def _move(move: dict[str, Any]) -> str:
-    share = "" if move["share"] is None or move["action"] == "roll_back" else f" ({100 * move['share']:g} %)"
+    share = "" if move["share"] is None or move["share"] in (0, 1) else f" ({100 * move['share']:g} %)"
     return f"{MOVES[move['action']]}{share}"
 
 
@@ -194,7 +194,7 @@ def _switch(block: rehearsal.Block) -> None:
     cards(
         [
             Card("Lost", format_count(block["lost"]), f"of {format_count(block['requests'])} requests"),
-            Card("Answered twice", format_count(block["twice"]), "by the users' and by Triton's book"),
+            Card("Answered twice", format_count(block["twice"]), "by the users' book"),
             Card("Unlike before, after the way back", format_count(block["differing"]), f"of {block['compared']}"),
             Card("Finished where they began after", format_seconds(drain_s), f"{late} still sent to the old side"),
         ]
