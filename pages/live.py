@@ -22,7 +22,7 @@ if cassettes.watchable(folder):
     window_s, log, paused = flight.view_settings(active=status.active)
     flight.panel(folder, window_s, log, paused)
 if not status.active:
-    with st.container(horizontal=True):
+    with st.container(horizontal=True, vertical_alignment="center"):
         st.page_link("pages/runs.py", label="All runs", icon=":material/list:")
         if st.button("Start another load", key="another", type="tertiary", icon=":material/play_arrow:"):
             del st.query_params["run"]

@@ -81,7 +81,7 @@ def _found(folder: RunFolder) -> None:
     experiment_id = folder.document["experiment"]["id"]
     page = runs.page_of(experiment_id)
     with st.container(border=True):
-        st.markdown(":green-badge[:material/check_circle: done] The run is over; below is what it recorded.")
+        st.markdown(":green-badge[:material/check_circle: done] The run is over.")
         if page is None:
             return
         with told():
