@@ -28,7 +28,7 @@ from tests.lasting import FAILED, Lasting, failed
 
 SHARED = ("downloads", "triton", "models")
 TIERS = ("gpu", "triton", "browser")
-LONG = ("processes", "pages", "kernels")
+LONG = ("processes", "pages", "llm")
 """Tests beside the unit tier that need no server."""
 
 
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What needs no server, then Triton, then the browser. Within the first the long files first, so that processes
     which share them out end together; before all others one file that compiles, so that the rest of them find it done
     and wait for nothing."""
-    compiling = next((item.path for item in items if item.get_closest_marker("kernels")), None)
+    compiling = next((item.path for item in items if "kernels" in getattr(item, "fixturenames", ())), None)
 
     def place(item: pytest.Item) -> tuple[int, bool, int]:
         has = item.get_closest_marker

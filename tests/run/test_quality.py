@@ -22,7 +22,7 @@ from lab.serve.quantize.build import build
 from lab.serve.quantize.recipe import Recipe
 from lab.spec import ModelSpec
 
-pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures("kernels")]
+pytestmark = [pytest.mark.llm, pytest.mark.usefixtures("kernels")]
 
 FEW = 6
 """Of everything that is asked."""

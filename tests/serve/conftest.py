@@ -14,6 +14,12 @@ END = 256
 """The tiny tokenizer has a token a byte and this end token."""
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "tiny_folder" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.llm)
+
+
 def save_llama(folder: Path, **changes: Any) -> Any:
     """Writes a random Llama into `folder` and returns transformers' model of it."""
     import torch

@@ -22,7 +22,7 @@ from tests.serve.conftest import relative_rms, save_llama
 from tests.serve.lora import ALL, merged, save_lora
 from tests.serve.rounded_weights import save_rounded
 
-pytestmark = pytest.mark.kernels
+pytestmark = pytest.mark.llm
 
 TOKENS = [(7 * i + i * i) % 256 for i in range(100)]
 LENGTHS = [1, 31, 33, 64]

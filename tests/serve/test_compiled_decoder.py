@@ -19,7 +19,7 @@ from lab.serve.models.decoder import Decoder, Span
 from lab.serve.models.llama_config import LlamaConfig
 from tests.serve.conftest import relative_rms, save_llama
 
-pytestmark = pytest.mark.kernels
+pytestmark = pytest.mark.llm
 
 TOKENS = [(7 * i + i * i) % 256 for i in range(100)]
 LENGTHS = [1, 2, 31, 32, 33, 64, 99]  # around the blocks of 32 tokens that attention looks back over

@@ -12,7 +12,7 @@ from numba import njit
 from lab.serve.models import kernels, vector_code
 from lab.serve.models.vector_code import nearest
 
-pytestmark = pytest.mark.kernels
+pytestmark = pytest.mark.llm
 
 
 def bfloat16(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

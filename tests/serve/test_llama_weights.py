@@ -86,6 +86,7 @@ def write_gguf(path: Path, weights: dict[str, torch.Tensor], pre: str = "smollm"
     writer.close()
 
 
+@pytest.mark.llm
 def test_every_weight_arrives_rounded_to_bf16(
     tmp_path: Path, llama_cpp_file: Path, original: dict[str, torch.Tensor]
 ) -> None:

@@ -12,7 +12,7 @@ from numba import njit
 from lab.serve.models import pieces
 from lab.serve.models.vector_code import add_atomically, read_atomically
 
-pytestmark = pytest.mark.kernels
+pytestmark = pytest.mark.llm
 
 
 @njit(nogil=True)

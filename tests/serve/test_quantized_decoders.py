@@ -17,7 +17,7 @@ from lab.serve.models.quantized_reader import WeightsFolder
 from tests.serve.conftest import relative_rms, save_llama
 from tests.serve.rounded_weights import save_rounded
 
-pytestmark = pytest.mark.kernels
+pytestmark = pytest.mark.llm
 
 TOKENS = [(7 * i + i * i) % 256 for i in range(100)]
 LENGTHS = [1, 2, 31, 32, 33, 64, 99]  # around the blocks of 32 tokens that attention looks back over

@@ -18,7 +18,7 @@ from lab.serve.models.kernels import Placed
 from lab.serve.models.tiles import HAS_BF16, SIZES, TILE
 from tests.serve.rounded_weights import rounded_4, rounded_8
 
-pytestmark = pytest.mark.kernels
+pytestmark = pytest.mark.llm
 
 FORMATS = [BF16, INT8, INT8_WEIGHT, INT4]
 GROUP_4 = 8
