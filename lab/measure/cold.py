@@ -15,7 +15,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from lab.measure.compare import compare_figures, student
-from lab.measure.judgement import same
+from lab.measure.levels import same
 from lab.measure.start_words import ALL, STAGES, start_label
 from lab.measure.words import (
     NOT_MEASURED,

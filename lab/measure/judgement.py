@@ -11,13 +11,13 @@ sentences.py.
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from lab.errors import InputError
 from lab.measure.compare import Effect, compare, compare_figures
+from lab.measure.levels import key, same, unique
 from lab.measure.problems import Problem
 from lab.measure.samples import is_compared_by_sample
 from lab.measure.segments import Block
@@ -166,7 +166,7 @@ def by_load(found: Sequence[Comparison]) -> list[tuple[dict[str, Any], Answer]]:
     every level is ruled out, "open" when neither is known."""
     loads: dict[str, list[Comparison]] = {}
     for c in found:
-        loads.setdefault(_key(c.at), []).append(c)
+        loads.setdefault(key(c.at), []).append(c)
     told: list[tuple[dict[str, Any], Answer]] = []
     for there in loads.values():
         answers = {c.answer for c in there}
@@ -218,20 +218,3 @@ def saturated_alike(experiment: Experiment, c: Comparison) -> bool:
 
 def _others(cell: CellResult, judge: Judge) -> dict[str, Any]:
     return {path: plain(level) for path, level in cell.factors.items() if path != judge.factor}
-
-
-def same(a: Any, b: Any) -> bool:
-    """Equality of levels whatever wrote them: as values, plain or through JSON; a field left out is a field of None."""
-    return _key(a) == _key(b)
-
-
-def unique(levels: Iterable[Any]) -> list[Any]:
-    """Each level once, in the order of its first appearance."""
-    return list({_key(level): level for level in reversed(list(levels))}.values())[::-1]
-
-
-def _key(level: Any) -> str:
-    value = plain(level)
-    if isinstance(value, dict):
-        value = {name: inner for name, inner in value.items() if inner not in (None, [], ())}
-    return json.dumps(value, sort_keys=True, default=str)

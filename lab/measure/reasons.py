@@ -14,7 +14,7 @@ from lab.measure.judgement import CellResult, Comparison, Saturation, saturation
 from lab.measure.position import along
 from lab.measure.sharing import sharing
 from lab.measure.telling import BATCHING
-from lab.measure.words import format_range, format_seconds, join, level_label
+from lab.measure.words import format_fraction, format_range, format_seconds, join, level_label
 from lab.spec import Judge, plain
 
 CHANGES = 1.2
@@ -68,8 +68,10 @@ def _shared_steps(levels: Sequence[tuple[str, CellResult]]) -> str:
 
 
 def _by_precision(levels: Sequence[tuple[str, CellResult]]) -> str:
-    """ "An item computes for 0.12 ms with fp32 and 0.31 ms with int8, which is longer: …"; for models whose items
-    Triton counts. Of a language model's step lab/measure/steps.py tells more."""
+    """ "An item computes for 0.12 ms with fp32 and 0.31 ms with int8: int8 takes longer, …"; for models whose items
+    Triton counts. What reading fewer bytes could save is a part of what a batch costs however many items it has, and
+    that is told where batches of different sizes were measured. Of a language model's step lab/measure/steps.py tells
+    more."""
     told = [(label, _item_s(cell)) for label, cell in levels]
     known = [(label, item_s) for label, item_s in told if item_s is not None]
     if len(known) < len(told):
@@ -77,11 +79,32 @@ def _by_precision(levels: Sequence[tuple[str, CellResult]]) -> str:
     (_, base_s), *others = known
     slower = [label for label, item_s in others if item_s > base_s * CHANGES]
     words = join([f"{format_seconds(item_s)} with {label}" for label, item_s in known])
-    why = (
-        f": {join(slower)} {'take' if len(slower) > 1 else 'takes'} longer, since matrices this small leave nothing to "
-        "save on reading them, and rounding every item's activations is work that comes on top"
+    if not slower:
+        return f"An item computes for {words}."
+    why = f"{join(slower)} {'take' if len(slower) > 1 else 'takes'} longer: the work on every item that comes on top"
+    share = _once_a_batch(levels[0][1])
+    bound = (
+        ""
+        if share is None
+        else f"; of an item alone at most {format_fraction(share)} of {levels[0][0]}'s time goes into reading weights, "
+        "which is done once a batch"
     )
-    return f"An item computes for {words}{why if slower else ''}."
+    return f"An item computes for {words}; {why} is more than fewer bits save here{bound}."
+
+
+def _once_a_batch(cell: CellResult) -> float | None:
+    """The share of an item alone that does not grow with the batch: of the costs f + c × n of a batch of n, which the
+    smallest and the largest batch give, f ÷ (f + c). None unless items ran alone and in a batch."""
+    costs: dict[int, list[float]] = {}
+    for s in cell.summaries:
+        for size, item_s in s.item_compute_s.items():
+            costs.setdefault(size, []).append(item_s)
+    largest = max(costs, default=1)
+    if 1 not in costs or largest == 1:
+        return None
+    alone, shared = (sum(costs[size]) / len(costs[size]) for size in (1, largest))
+    share = (1 - shared / alone) / (1 - 1 / largest) if alone else -1.0
+    return share if 0 <= share <= 1 else None
 
 
 def _item_s(cell: CellResult) -> float | None:

@@ -13,7 +13,8 @@ from typing import Any
 
 from lab.measure.doubts import doubts, more_repeats, more_samples
 from lab.measure.formats import QualityOf
-from lab.measure.judgement import TRIVIAL_FRACTION, CellResult, Comparison, Saturation, by_load, same, unique
+from lab.measure.judgement import TRIVIAL_FRACTION, CellResult, Comparison, Saturation, by_load
+from lab.measure.levels import same, unique
 from lab.measure.phrases import a_delay, delay_us, latency_phrase
 from lab.measure.reasons import why
 from lab.measure.samples import is_time

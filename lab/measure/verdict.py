@@ -9,7 +9,8 @@ from typing import Any
 
 from lab.measure import sentences
 from lab.measure.formats import QualityOf
-from lab.measure.judgement import CellResult, Saturation, by_load, comparisons, holds, same, unique
+from lab.measure.judgement import CellResult, Saturation, by_load, comparisons, holds
+from lab.measure.levels import same, unique
 from lab.measure.words import join, level_label
 from lab.spec import Experiment, Judge, plain
 

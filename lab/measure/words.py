@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from lab.measure.levels import same
 from lab.measure.start_words import start_label
 from lab.spec import Slo
 
@@ -151,7 +152,7 @@ def level_label(path: str, level: Any, among: Iterable[Any] = ()) -> str:
     """One level of the factor at `path`, a plain value: "batching off", "80 % of saturation", "150 req/s",
     "2 instances". Levels of `among` that would read the same are told apart by naming all their fields."""
     label = _level(path, level)
-    twins = [other for other in among if other != level and _level(path, other) == label]
+    twins = [other for other in among if not same(other, level) and _level(path, other) == label]
     return f"{label} ({_fields(level)})" if twins and isinstance(level, dict) else label
 
 

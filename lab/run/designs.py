@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from lab.measure.factorial import Factorial, Levels, factorial, is_factorial, told
-from lab.measure.judgement import same
+from lab.measure.levels import same
 from lab.measure.summary import Summary
 from lab.spec import ClosedLoop, Experiment, plain
 

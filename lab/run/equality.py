@@ -19,6 +19,7 @@ import tritonclient.grpc as grpcclient
 
 from lab.errors import ServerError
 from lab.load.payload import requests_for
+from lab.measure.levels import same
 from lab.run import conversation
 from lab.run.plan import Block
 from lab.spec import ClosedLoop, ModelSpec, Workload, set_path, set_paths
@@ -67,7 +68,7 @@ def compare_answers(blocks: Sequence[Block], answers: Sequence[list[Answer]], ba
     entry a block. `equal` says that every output of every request is within the tolerance of the baseline level's
     (the first level's when the baseline is not among them); `differing` counts requests beyond it. Texts have no
     difference, they are equal or not: `tolerance` and `max_abs_difference` are None."""
-    reference = next((a for block, a in zip(blocks, answers, strict=True) if block.level == baseline), answers[0])
+    reference = next((a for block, a in zip(blocks, answers, strict=True) if same(block.level, baseline)), answers[0])
     texts = TEXT in reference[0]
     precision = blocks[0].model.precision
     tolerance = 0.0 if texts else TOLERANCE[precision]

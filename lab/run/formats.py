@@ -19,7 +19,7 @@ from lab.errors import LabError
 from lab.measure import ledger, steps
 from lab.measure.floors import Machine
 from lab.measure.formats import QualityOf, change_answers, distinct, format_label, is_baseline
-from lab.measure.judgement import same
+from lab.measure.levels import same
 from lab.measure.quality import Quality
 from lab.measure.reconcile import Measured, reconcile
 from lab.measure.records import Window

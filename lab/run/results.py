@@ -18,6 +18,7 @@ from lab.measure.answers import unequal
 from lab.measure.compare import Effect
 from lab.measure.ending import Course, ending
 from lab.measure.fleet import fleet
+from lab.measure.levels import same
 from lab.measure.records import OK, OUTCOMES
 from lab.measure.summary import Summary
 from lab.measure.verdict import CellResult, Verdict, verdict
@@ -189,7 +190,7 @@ def baseline_saturation(folder: RunFolder, experiment: Experiment) -> float | No
     factor = experiment.judge.factor if experiment.judge else None
     cells = experiment.cells()
     measured = [b for b in block_results(folder, experiment) if b.role == "saturation"]
-    chosen = next((b for b in measured if factor is None or cells[b.cell].factors[factor] == baseline), None)
+    chosen = next((b for b in measured if factor is None or same(cells[b.cell].factors[factor], baseline)), None)
     if chosen is None and measured:
         chosen = measured[0]  # the baseline is not among the levels (--set took it out): the first level stands in
     rate = None
