@@ -103,7 +103,8 @@ from lab.serve.cold.starter import Starter
 from lab.spec import ModelSpec, Start
 starter = Starter(ModelSpec(name="null"), Start(zygote=True), log=Path(sys.argv[1]))
 starter.prepare()
-print(starter.start().pid, starter.zygote_pid, flush=True)
+worker = starter.start()  # held: a worker whose connection is dropped ends
+print(worker.pid, starter.zygote_pid, flush=True)
 time.sleep(60)
 """
 
