@@ -95,8 +95,9 @@ def test_what_the_vocabulary_itself_complains_of_stands_as_it_says_it():
             "workload.arrival.rate_rps",
             4,
             CLOSED,
-            'workload.arrival.rate_rps: kind "closed" has no such field, kinds "poisson", "constant", "gamma" have; set '
-            'workload.arrival whole to change its kind, such as workload.arrival={"kind": "poisson", "rate_rps": 4}',
+            'workload.arrival.rate_rps: kind "closed" has no such field, kinds "poisson", "constant", "gamma" have; '
+            "set workload.arrival whole to change its kind, such as "
+            'workload.arrival={"kind": "poisson", "rate_rps": 4}',
         ),
         (
             "workload.arrival.think",
