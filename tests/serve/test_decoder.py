@@ -62,6 +62,7 @@ def test_decode_gives_transformers_logits_at_every_step(tiny: Decoder, truth: An
         assert apart(tiny.decode([token], [position], cache)[0], expected[position]) < 1e-4
 
 
+@pytest.mark.llm
 @pytest.mark.parametrize(
     "changes",
     [

@@ -103,6 +103,7 @@ def test_every_weight_arrives_rounded_to_bf16(
     assert seen[-1] == (total, total)
 
 
+@pytest.mark.llm
 def test_transformers_opens_the_folder_and_computes_the_same(tmp_path: Path, llama_cpp_file: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
