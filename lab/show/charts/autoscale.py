@@ -76,7 +76,10 @@ def price(ways: Sequence[Mapping[str, Any]]) -> Chart:
         labels = [label for label, _ in own]
         hover = "%{text}: %{y:.1f} % in time with %{x:.2f} instances<extra>" + called + "</extra>"
         trace = line(called, x, y, style, mode="markers+text" if name == "measured" else "markers", hovertemplate=hover)
-        trace |= {"text": labels, "textposition": "bottom center", "textfont": {"size": 12, "color": "@ink"}}
+        places = ["top center", "bottom center"]  # in turn from the left, so that neighbours do not overlap
+        ranks = np.argsort(np.argsort(x)) if x else []
+        trace |= {"text": labels, "textposition": [places[rank % 2] for rank in ranks]}
+        trace |= {"textfont": {"size": 12, "color": "@ink"}}
         trace |= {"cliponaxis": False}
         trace["marker"] |= {"size": 11}
         traces.append(trace)
@@ -84,6 +87,7 @@ def price(ways: Sequence[Mapping[str, Any]]) -> Chart:
             append(table, label, called, mean, share)
     shape, label = level_line(100 * known[0]["goal"], "objective", log=False)
     most = max(way["measured"]["instances_mean"] for way in known)
+    low = min(100 * known[0]["goal"] - 5, *table["in time, %"])
     layout = theme.layout(
         height=HEIGHT,
         showlegend=True,
@@ -91,8 +95,8 @@ def price(ways: Sequence[Mapping[str, Any]]) -> Chart:
         margin={"l": 64, "r": 40, "t": 44, "b": 52},
         shapes=[shape],
         annotations=[label],
-        xaxis=theme.axis("instances paid, on average", range=[0, 1.15 * most]),
-        yaxis=theme.axis("in time, %", range=[0, 106]),
+        xaxis=theme.axis("instances paid, on average", range=[0, 1.25 * most]),
+        yaxis=theme.axis("in time, %", range=[low - 0.15 * (100 - low), 100 + 0.15 * (100 - low)], rangemode="normal"),
     )
     alt = "; ".join(
         f"{way['label']}: {format_fraction(way['measured']['share'])} in time with "

@@ -154,7 +154,14 @@ def costs(found: Found) -> Chart:
 
 def _bars(name: str, x: list[str], y: Any, look: tuple[str, str]) -> dict[str, Any]:
     role, hatch = look
-    return {"type": "bar", "name": name, "x": x, "y": floats(y), "marker": {"color": role, "pattern": pattern(hatch)}}
+    labels = [label.replace(", ", ",<br>") for label in x]
+    return {
+        "type": "bar",
+        "name": name,
+        "x": labels,
+        "y": floats(y),
+        "marker": {"color": role, "pattern": pattern(hatch)},
+    }
 
 
 def _ways_axis() -> dict[str, Any]:

@@ -143,7 +143,7 @@ def _cost(seen: Seen) -> None:
     environment, device = seen.document["environment"], seen.spec.device
     price = pricing.choose(environment, device)
     st.markdown(f"With {seen.level} at {seen.load}:")
-    pricing.told(summary, price, cost.Use(), parse(Slo, seen.experiment["slo"]), environment, device)
+    pricing.told(summary, price, cost.Use(), seen.slo, environment, device)
     st.page_link(
         "pages/cost.py",
         label="Every load, idle hours and commitments",

@@ -10,7 +10,7 @@ from lab.run.folder import RunFolder
 from lab.show.charts.figure import Chart
 from lab.show.grid import Grid
 from lab.show.ui import reads
-from lab.spec import Experiment, ModelSpec, parse
+from lab.spec import Experiment, ModelSpec, Slo, parse
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,13 @@ class Seen:
     @property
     def primary(self) -> str:
         return str(self.experiment["judge"]["primary"])
+
+    @property
+    def slo(self) -> Slo:
+        """What this level's requests were promised: its own objective, or the experiment's."""
+        factor, level = self.experiment["judge"]["factor"], self.grid.raw(self.level)
+        cell = next(c for c in self.folder.document["cells"] if c["factors"].get(factor) == level)
+        return parse(Slo, cell["workload"].get("slo") or self.experiment["slo"])
 
     def limit_s(self, field: str) -> float | None:
         """A limit of the objective: latency_s, ttft_s or itl_s."""
