@@ -30,7 +30,7 @@ comparison.page(
             "output_tokens_per_s": "Tokens a second",
             "itl_mean_s": "Between tokens, mean",
             "ttft_mean_s": "To the first token, mean",
-            "memory_peak_bytes": "Peak memory",
+            "memory_peak_bytes": "Peak host memory (PSS)",
         },
         happened=findings.kv_cache_happened,
         cause=findings.kv_cache_cause,

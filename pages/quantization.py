@@ -33,7 +33,7 @@ comparison.page(
             "output_tokens_per_s": "Tokens a second",
             "ttft_p50_s": "To the first token, p50",
             "itl_mean_s": "Between tokens, mean",
-            "memory_peak_bytes": "Peak memory (PSS)",
+            "memory_peak_bytes": "Peak host memory (PSS)",
         },
         happened=formats.happened,
         cause=formats.cause,

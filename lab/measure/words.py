@@ -17,6 +17,10 @@ from lab.spec import Slo
 
 NOT_MEASURED = "n/a"
 
+HOST_MEMORY, GPU_MEMORY = "host memory (PSS)", "GPU memory (NVML)"
+"""Which memory a figure is of: that of processes by their share of each page, or that of a device as its driver says.
+"""
+
 METRICS = {
     "goodput_rps": "goodput",
     "throughput_rps": "throughput",
@@ -27,8 +31,8 @@ METRICS = {
     "latency_max_s": "largest latency",
     "latency_p999_s": "p99.9",
     "cold_start_s": "cold start",
-    "memory_peak_bytes": "peak memory",
-    "gpu_memory_peak_bytes": "peak GPU memory",
+    "memory_peak_bytes": f"peak {HOST_MEMORY}",
+    "gpu_memory_peak_bytes": f"peak {GPU_MEMORY}",
     "queue_mean_s": "mean queue time",
     "compute_mean_s": "mean compute time",
     "batch_mean": "mean batch",

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from lab import stopping
 from lab.errors import LabError
 from lab.measure import ledger, steps
-from lab.measure.floors import Machine
+from lab.measure.floors import Machine, decode_floor
 from lab.measure.formats import QualityOf, change_answers, distinct, format_label, is_baseline
 from lab.measure.levels import same
 from lab.measure.quality import Quality
@@ -184,6 +184,31 @@ def _steps_of(cell: Cell, block: Block, told: Told) -> tuple[list[dict[str, Any]
     if told.machine is None or not model.kv_cache:
         return rows, None
     return rows, steps.step(summary, predicted, model.precision, told.machine)
+
+
+def floor_now(model: ModelSpec, workload: Workload, summary: Summary, told: Told) -> str | None:
+    """The sentence on the mean decode step that `summary` is of, beside its floor; None where it has none, as without a
+    cache, or where what it needs was not noted."""
+    config = told.configs.get(model.weights) if model.family == "llm" else None
+    if config is None or told.machine is None or model.merge_adapters or not model.kv_cache or workload.url is not None:
+        return None
+    found = steps.step(summary, ledger.predict(config, model, workload), model.precision, told.machine)
+    return None if found is None else steps.sentence(found)
+
+
+def floor_of_answer(
+    model: ModelSpec, config: Mapping[str, Any], machine: Machine, prompt_tokens: int, tokens: int, itl_s: float
+) -> str | None:
+    """The sentence on one answer that had the engine for itself, `itl_s` between its tokens being taken for a step; its
+    weights are those of the ledger. None where there is no such step or no figure to hold it against."""
+    bandwidth, operations_s = machine.read_bandwidth_bytes_s, machine.arithmetic(model.precision)
+    if not (model.kv_cache and itl_s and bandwidth and operations_s):
+        return None
+    known = ledger.predict(config, model)
+    size = known["weights"].size_bytes + sum(row.size_bytes for row in known.rows if row.name == "scales")
+    kept = (prompt_tokens + tokens / 2) * known.kv_bytes_per_token
+    floor = decode_floor(size, kept, bandwidth, 1, operations_s, elements=known.elements)
+    return steps.sentence(steps.Step(model.precision, size, kept, 1.0, itl_s, floor, machine))
 
 
 def same_adapters(event: Mapping[str, Any], model: ModelSpec) -> bool:

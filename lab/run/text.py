@@ -6,7 +6,7 @@ from typing import Any
 
 from lab.measure import autoscale_words, fleet_words, lamps, lora, patterns, rehearsal
 from lab.measure.answers import all_equal
-from lab.measure.words import format_metric, format_seconds, level_label, metric_label
+from lab.measure.words import HOST_MEMORY, format_metric, format_seconds, level_label, metric_label
 from lab.run import format_text, starts
 from lab.run.columns import aligned
 
@@ -21,7 +21,7 @@ COLUMNS = {
     "compute": "compute_mean_s",
     "batch": "batch_mean",
     "errors": "error_fraction",
-    "memory": "memory_peak_bytes",
+    HOST_MEMORY: "memory_peak_bytes",
 }
 
 TOKEN_COLUMNS = {
@@ -34,7 +34,7 @@ TOKEN_COLUMNS = {
     "p50": "latency_p50_s",
     "p95": "latency_p95_s",
     "errors": "error_fraction",
-    "memory": "memory_peak_bytes",
+    HOST_MEMORY: "memory_peak_bytes",
 }
 """Instead, where a language model was measured."""
 BESIDE = ("output_tokens_per_s", "ttft_p50_s", "itl_mean_s", "latency_p50_s", "error_fraction")

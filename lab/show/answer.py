@@ -12,15 +12,17 @@ import numpy as np
 
 from lab.measure.records import OK, Requests, Streams, Window
 from lab.run.conversation import Piece
+from lab.spec import ModelSpec
 
 
 @dataclass(frozen=True)
 class Answer:
-    """`label` says with which settings it was written. Pieces come in order; stamps are perf_counter_ns."""
+    """`label` says with which settings `model` wrote it. Pieces come in order; stamps are perf_counter_ns."""
 
     label: str
     sent_ns: int
     pieces: tuple[Piece, ...]
+    model: ModelSpec | None = None
 
     @property
     def text(self) -> str:

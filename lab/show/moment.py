@@ -15,7 +15,7 @@ from lab.measure.formats import format_label
 from lab.measure.prices import Price
 from lab.measure.summary import Summary
 from lab.measure.words import NOT_MEASURED, format_fraction, format_metric, format_rate, format_seconds, level_label
-from lab.run import prices
+from lab.run import formats, prices
 from lab.run.folder import RunFolder
 from lab.run.live import RECENT_S, LiveView
 from lab.run.status import Status
@@ -24,7 +24,7 @@ from lab.show.charts.figure import Chart
 from lab.show.charts.live import recorder
 from lab.show.in_force import in_force
 from lab.show.states import STATES
-from lab.spec import ModelSpec, Slo, parse
+from lab.spec import ModelSpec, Slo, Workload, parse
 
 
 def moment(
@@ -41,6 +41,7 @@ def moment(
         "progress": None if one_cell or not view.status.active else view.status.progress,
         "covers": _covers(folder, view, summary),
         "cards": [] if summary is None else _cards(summary),
+        "floor": "" if summary is None else _floor(folder, view, summary),
         "cost": ""
         if summary is None or price is None
         else sentence(cost.cost(vars(summary), price, Use()), slo, summary.slo_attainment_fraction),
@@ -67,6 +68,14 @@ def draw(folder: RunFolder, view: LiveView, *, window_s: int | None, log: bool) 
         # Each load worker writes once a second, and they take turns.
         unfinished_s=2 if active and declared["workload"]["workers"] > 1 else 1,
     )
+
+
+def _floor(folder: RunFolder, view: LiveView, summary: Summary) -> str:
+    """What a language model's decode step takes at least on this machine, and how close it came."""
+    if view.model is None or view.workload is None or summary.step_mean_s is None:
+        return ""
+    model, workload = parse(ModelSpec, view.model), parse(Workload, view.workload)
+    return formats.floor_now(model, workload, summary, formats.Told.by(folder.events())) or ""
 
 
 def _caveats(folder: RunFolder, price: Price) -> list[str]:

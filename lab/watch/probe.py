@@ -63,6 +63,12 @@ def probe(again: bool = False) -> Probe:
         return found
 
 
+def kept() -> Probe | None:
+    """What is kept of this machine; None before it was measured."""
+    found = _read(home.home() / "probe.json").get(f"{cpu_name()}, {len(os.sched_getaffinity(0))} threads")
+    return None if found is None else Probe(**found)
+
+
 def cpu_name() -> str:
     """The processor's model name, or "unknown processor"."""
     try:

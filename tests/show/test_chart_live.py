@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab.measure.records import OK, Requests
+from lab.measure.series import RequestSeries
 from lab.show.charts.figure import MAX_POINTS, Chart, values_of
 from lab.show.charts.live import recorder, thin
 
@@ -60,7 +62,7 @@ def test_no_panel_has_more_than_four_lines_and_every_axis_names_its_unit() -> No
         panels[line["yaxis"]] = panels.get(line["yaxis"], 0) + 1
     assert len(panels) == 5 and max(panels.values()) <= 4
     titles = [chart.figure["layout"][f"yaxis{i}"]["title"]["text"] for i in ("", "2", "3", "4", "5")]
-    assert titles == ["requests/s", "latency, ms", "mean, ms", "failed, %", "memory, MiB"]
+    assert titles == ["requests/s", "latency, ms", "mean, ms", "failed, %", "host memory (PSS), MiB"]
 
 
 def test_an_event_crosses_all_panels_with_its_number() -> None:
@@ -106,6 +108,41 @@ def test_a_latency_that_is_withheld_is_a_gap_on_either_scale() -> None:
 def test_the_view_changes_only_with_its_settings() -> None:
     assert draw(10).figure["layout"]["uirevision"] == draw(11).figure["layout"]["uirevision"]
     assert draw(10, view="other").figure["layout"]["uirevision"] != draw(10).figure["layout"]["uirevision"]
+
+
+def test_memory_of_processes_and_of_gpus_stands_apart_and_says_which_it_is() -> None:
+    memory = {"gpu0": np.full(3, 900.0), "model:a": np.full(3, 100.0), "gpu1": np.full(3, 10.0)}
+    chart = recorder(series(3), memory, [], limits={}, window_s=None, log=True, view="run")
+    titles = {
+        a["yaxis"]: chart.figure["layout"][f"yaxis{a['yaxis'][1:]}"]["title"]["text"] for a in chart.figure["data"]
+    }
+    found = {line["name"]: titles[line["yaxis"]] for line in chart.figure["data"] if line["name"] in memory}
+    gpu = "GPU memory (NVML), MiB"
+    assert found == {"model:a": "host memory (PSS), MiB", "gpu0": gpu, "gpu1": gpu}
+    alone = recorder(series(3), {"gpu0": memory["gpu0"]}, [], limits={}, window_s=None, log=True, view="run")
+    assert "host" not in str(alone.figure["layout"])
+
+
+def test_a_server_that_froze_is_a_stall_in_the_chart() -> None:
+    """T4: 100 requests a second for 30 s, the server frozen from second 10 to second 16, all that waited answered at
+    once then. From the records alone to what is drawn."""
+    due_ms = np.arange(0, 30_000, 10)
+    done_ms = np.where((due_ms >= 10_000) & (due_ms < 16_000), 16_000, due_ms + 5)
+    order = np.argsort(done_ms, kind="stable")
+    due, done = due_ms[order] * 1_000_000, done_ms[order] * 1_000_000
+    followed = RequestSeries(0)
+    for part in np.array_split(np.arange(len(due)), 30):  # as they are read while it goes on
+        followed.add(Requests(due[part], due[part], done[part], np.full(len(part), OK, np.uint8)))
+    columns = {**series(30), **followed.columns(30), "t_s": np.arange(30, dtype=np.float32)}
+    chart = draw(30, series=columns, log=False)
+    served, p95 = chart.table["served, req/s"], chart.table["p95, ms"]
+    assert max(served[11:16]) == 0 and served[16] >= 600  # nobody, then everybody
+    assert min(served[:10]) >= 99 and chart.table["offered, req/s"][12] == 100
+    assert max(p95[:10]) == pytest.approx(5, abs=0.01)
+    assert max(p95[17:19]) > 4000  # of 6 s to nothing
+    assert p95[25] == pytest.approx(5, abs=0.01)
+    drawn = values_of(trace(chart, "served")["y"])
+    assert (drawn[11:16] == 0).all() and drawn[16] == served[16]
 
 
 def test_models_come_first_when_there_is_more_memory_than_room() -> None:

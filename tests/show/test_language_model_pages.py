@@ -17,7 +17,7 @@ pytestmark = pytest.mark.pages
 def test_the_cache_shows_flat_against_rising(full_home: Path) -> None:
     app = open_page("kv_cache", run=KV_CACHE, k_output="128 tokens")
     assert [metric.label for metric in app.metric] == [
-        "Tokens a second", "Between tokens, mean", "To the first token, mean", "Peak memory",
+        "Tokens a second", "Between tokens, mean", "To the first token, mean", "Peak host memory (PSS)",
     ]  # fmt: skip
     alt = charts(app)[0]["alt"]
     found = re.findall(

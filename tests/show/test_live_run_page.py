@@ -1,5 +1,6 @@
 """The page Live run: what it shows, and what may be changed while a load goes on."""
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,11 @@ def test_a_language_models_load_shows_its_tokens(full_home: Path) -> None:
     assert [card["label"] for card in moment["cards"]] == labels
     assert all(card["value"] != "n/a" for card in moment["cards"])
     axes = moment["figure"]["layout"]
+    assert re.search(r"^A step reads .* of weights .* at this machine's 20.0 GB/s .* % of what the machine can do\.$",
+                     moment["floor"])  # fmt: skip
+    memory = "host memory (PSS), MiB"
     titles = [axes[f"yaxis{n}"]["title"]["text"] for n in ("", "2", "3", "4", "5", "6")]
-    assert titles == ["tok/s", "first token, ms", "between tokens, ms", "requests", "tokens in cache", "memory, MiB"]
+    assert titles == ["tok/s", "first token, ms", "between tokens, ms", "requests", "tokens in cache", memory]
 
 
 def test_an_experiment_offers_no_change_by_hand(full_home: Path) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ from streamlit.runtime.scriptrunner import StopException
 from lab.errors import ServerError
 from lab.run import conversation
 from lab.run.conversation import Piece
-from lab.show.ui import trying
+from lab.show.ui import reads, trying
 from lab.spec import ModelSpec
+from lab.watch import probe
 from tests.show.pages import open_page, words
+from tests.show.synthetic_llm import CONFIG
 
 pytestmark = pytest.mark.pages
 
@@ -60,6 +63,26 @@ def test_the_switcher_scores_the_same_answer_anew(empty_home: Path, model: list[
         between[tool] = app.metric[1].value
     assert between == {"lab": "33.3 ms", "AIPerf": "22.2 ms", "LLMPerf": "100 ms"}
     assert len(model) == 2  # asked once
+
+
+def test_an_answer_stands_beside_its_floor(
+    empty_home: Path, model: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = open_page("try_it")
+    app.button(key="write").click().run()
+    assert "What a token takes at least here is not known yet" in words(app)
+    found = probe.Probe("a processor", 2, 2e9, 170e9, 60e9, 400e9)
+    monkeypatch.setattr(probe, "kept", lambda: found)
+    monkeypatch.setattr(reads, "model_config", lambda spec: CONFIG)
+    # 134,515,008 weights of 16 bits and 14 tokens of 23,040 bytes at 2 GB/s are 135 ms; 33.3 were measured.
+    assert "This machine can evidently do more than the probe found" in words(app.run())
+    found = replace(found, read_bandwidth_bytes_s=20e9)
+    told = words(app.run())
+    assert "at this machine's 20.0 GB/s that takes 13.5 ms at least" in told
+    assert "Measured: 33.3 ms, 40.4 % of what the machine can do" in told
+    app.toggle(key="t_cache").set_value(False).run()
+    app.button(key="write").click().run()
+    assert "there is no step to hold against a floor" in words(app)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lab.measure.words import format_count, format_metric, format_rate, format_seconds
+from lab.measure.words import GPU_MEMORY, HOST_MEMORY, format_count, format_metric, format_rate, format_seconds
 from lab.show import theme
 from lab.show.charts.figure import MAX_POINTS, Chart, floats, log_axis, log_range, ms, nothing_to_draw
 
@@ -225,12 +225,21 @@ def _of_tokens(series: Series, limits: Mapping[str, float | None], log: bool) ->
 
 
 def _shared(series: Series, memory_mib: Series) -> list[Panel]:
-    """Failures, once there are any, and memory."""
-    memory = sorted(memory_mib, key=lambda subject: (not subject.startswith(("model:", "gpu")), subject))[:MAX_MODELS]
+    """Failures, once there are any, and memory: that of processes, and of GPUs where there are any."""
+    on_gpu = sorted(subject for subject in memory_mib if subject.startswith("gpu"))
+    on_host = sorted(memory_mib.keys() - on_gpu, key=lambda subject: (not subject.startswith("model:"), subject))
     failed = 100 * np.asarray(series["error_fraction"])
-    lines = [(name, "MiB", memory_mib[name], style) for name, style in zip(memory, theme.STYLES, strict=False)]
     failures = [Panel("failed, %", [("failed", "%", failed, VERMILLION)])] if (failed > 0).any() else []
-    return [*failures, Panel("memory, MiB", lines)]
+    return [
+        *failures,
+        *([_memory(HOST_MEMORY, on_host, memory_mib)] if on_host or not on_gpu else []),
+        *([_memory(GPU_MEMORY, on_gpu, memory_mib)] if on_gpu else []),
+    ]
+
+
+def _memory(which: str, subjects: Sequence[str], memory_mib: Series) -> Panel:
+    drawn = zip(subjects[:MAX_MODELS], theme.STYLES, strict=False)
+    return Panel(f"{which}, MiB", [(name, "MiB", memory_mib[name], style) for name, style in drawn])
 
 
 def _mark(layout: dict[str, Any], events: Sequence[tuple[float, int, str]], oldest: float, newest: float) -> None:

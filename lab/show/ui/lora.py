@@ -131,7 +131,7 @@ TOPIC = Topic(
     depths="quick: about two minutes, four fine-tunes, rough. whole: about six, ten of them (and two to teach, once).",
     figures={
         "output_tokens_per_s": "Tokens a second",
-        "memory_peak_bytes": "Peak memory",
+        "memory_peak_bytes": "Peak host memory (PSS)",
         "ttft_p50_s": "TTFT p50",
         "itl_mean_s": "Mean ITL",
     },

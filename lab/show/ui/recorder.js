@@ -91,6 +91,7 @@ class Recorder {
     if (!bar.hidden) bar.value = moment.progress;
     say(this.part("covers"), moment.covers);
     this.cards(moment.cards);
+    say(this.part("floor"), moment.floor ?? "");
     say(this.part("cost"), moment.cost);
     say(this.part("caveats"), moment.caveats.join(" "));
     this.panels.show(moment, this.data.palettes);

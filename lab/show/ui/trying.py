@@ -16,11 +16,13 @@ from lab.measure.definitions import FIGURES, WHY, rescore
 from lab.measure.formats import format_label, is_baseline
 from lab.measure.words import format_metric, level_label, plural
 from lab.run import conversation
+from lab.run.formats import floor_of_answer, machine_of
 from lab.show.answer import Answer
 from lab.show.charts.answer import MOST_ROWS, timeline
-from lab.show.ui import chart, chore, formats
+from lab.show.ui import chart, chore, formats, reads
 from lab.show.ui.cards import Card, cards
 from lab.spec import ModelSpec
+from lab.watch import probe
 
 REDRAW_S = 0.05
 DOWNLOAD = ":material/download:"
@@ -140,7 +142,7 @@ def write(asked: Asked) -> None:
 def _growing(asked: Asked, grpc_url: str, tried: list[Answer]) -> Generator[str, None, None]:
     """The text so far, at most every REDRAW_S; the answer so far stands first in `tried`, until a later script has
     read it there."""
-    answer, drawn_s = Answer(asked.label, 0, ()), 0.0
+    answer, drawn_s = Answer(asked.label, 0, (), asked.model), 0.0
     yield ""
     for piece in conversation.say(
         asked.prompt,
@@ -151,7 +153,7 @@ def _growing(asked: Asked, grpc_url: str, tried: list[Answer]) -> Generator[str,
     ):
         if answer.pieces and tried[0] is not answer:
             return
-        grown = Answer(asked.label, piece.sent_ns, (*answer.pieces, piece))
+        grown = replace(answer, sent_ns=piece.sent_ns, pieces=(*answer.pieces, piece))
         tried[0 : 1 if answer.pieces else 0] = [grown]
         del tried[MOST_ROWS:]
         answer = grown
@@ -196,11 +198,26 @@ def figures(answer: Answer) -> None:
         ]
     )
     st.caption(WHY[tool or "lab"])
+    if floor := _floor(answer, scores["lab"]["itl_mean_s"]):
+        st.caption(floor)
     chart.show(drawn, key="timeline")
     table = st.expander("All six tools on this answer", key="t_all", on_change="rerun", icon=":material/table:")
     if table.open:
         rows = {name: [format_metric(f, found[f]) for f in FIGURES] for name, found in scores.items()}
         table.dataframe(pd.DataFrame(rows, index=list(FIGURES)).T, alt="Every figure of this answer by each tool")
+
+
+def _floor(answer: Answer, itl_s: float | None) -> str:
+    """What a token of it takes at least on this machine, and how close it came; why that is not known."""
+    if answer.model is None or itl_s is None:
+        return ""
+    if not answer.model.kv_cache:
+        return "Without a cache each token reads the whole text anew: there is no step to hold against a floor."
+    config, found = reads.model_config(answer.model), probe.kept()
+    if config is None or found is None:
+        return "What a token takes at least here is not known yet: the first run of a language model measures that."
+    machine = machine_of(found)
+    return floor_of_answer(answer.model, config, machine, answer.prompt_tokens or 0, answer.tokens, itl_s) or ""
 
 
 def _answer_box(text: str, *, going: bool) -> str:
