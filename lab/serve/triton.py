@@ -171,17 +171,30 @@ class Server:
         weights.prepare(spec)
         began = time.perf_counter()
         repository.write_model(spec, Path(managed.repository))
+        self._loaded(spec.name, began)
+        return time.perf_counter() - began
+
+    def load_again(self, name: str) -> None:
+        """Loads the model as it was last written, in place of what is left of it: one whose process died, or whose load
+        failed for a reason that is gone. ModelError as `load`, and for a name that was never written."""
+        place = Path(self._controlled("load").repository) / name
+        code = [] if Path(name).name != name else [path for path in place.glob("*/*") if path.is_file()]
+        if not code:
+            raise ModelError(f"model {name}: nothing is written of it in this server's repository")
+        for path in code:
+            path.touch()  # Triton loads nothing that it takes for unchanged
+        self._loaded(name, time.perf_counter())
+
+    def _loaded(self, name: str, began: float) -> None:
         try:
-            self.client.load_model(spec.name, client_timeout=LOAD_LIMIT_S)
+            self.client.load_model(name, client_timeout=LOAD_LIMIT_S)
         except InferenceServerException as error:
-            raise self._load_failed(spec.name, error) from None
-        while not self._ask(self.client.is_model_ready, spec.name):
+            raise self._load_failed(name, error) from None
+        while not self._ask(self.client.is_model_ready, name):
             if time.perf_counter() - began > LOAD_LIMIT_S:
-                raise ModelError(f"model {spec.name} was not ready after {LOAD_LIMIT_S:g} s")
+                raise ModelError(f"model {name} was not ready after {LOAD_LIMIT_S:g} s")
             time.sleep(POLL_S)
-        took_s = time.perf_counter() - began
-        self._remember(loaded={spec.name})
-        return took_s
+        self._remember(loaded={name})
 
     def unload(self, name: str) -> None:
         """Unloads and returns once the model's processes are gone and their memory with them, which Triton's own

@@ -236,6 +236,15 @@ def test_a_dead_model_process_is_seen_and_a_load_revives_it(own_server, model_co
     own_server.load(ModelSpec(name="null"))
     assert own_server.state("null").ready
     assert ask(own_server, "null", [[2]]) == [[2]]
+    with pytest.raises(InferenceServerException):
+        ask(own_server, "null", [[13]])
+    until(lambda: not own_server.state("null").ready)
+    own_server.load_again("null")  # nothing is written anew
+    assert own_server.state("null").ready
+    assert ask(own_server, "null", [[2]]) == [[2]]
+    for name in ("never-written", "../null"):
+        with pytest.raises(ModelError, match="nothing is written of it"):
+            own_server.load_again(name)
 
 
 def test_others_answer_while_one_model_loads_slowly(own_server, model_code):

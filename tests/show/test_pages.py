@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import streamlit as st
 
+from lab.run import gauge
 from lab.show.ui import machine, reads
 from tests.show.conftest import DONE, FAILED, KV_CACHE, LLM_BATCHING, LLM_LOAD, QUANTIZATION, STOPPED
 from tests.show.pages import (
@@ -63,6 +65,14 @@ def test_every_chart_has_a_text_with_a_number_and_a_unit_and_its_data(page: str,
         assert len(data["figure"]["data"]) <= 4 or page == "live"
     shown = [data for data in drawn if data["figure"]["data"]]
     assert len([e for e in app.expander if e.label.endswith("Show data")]) == len(shown) >= 1
+
+
+@pytest.mark.parametrize("page", ["start", "live", "cost", "rollout"])
+def test_the_load_generators_ceiling_stands_on_every_page(page: str, empty_home: Path) -> None:
+    assert "client not gauged" in words(open_page(page))
+    gauge.keep(9234.5, workers=1)
+    st.cache_data.clear()
+    assert "client ≤ 9,234 req/s" in words(open_page(page))
 
 
 @pytest.mark.parametrize("page", ["batching", "live"])

@@ -1,4 +1,5 @@
-"""What frames every page: the name, the style, and one status line (run, Triton, GPU, link)."""
+"""What frames every page: the name, the style, and one status line (run, Triton, GPU, the load generator's ceiling,
+link)."""
 
 from __future__ import annotations
 
@@ -72,6 +73,7 @@ def _state_of_the_lab(known: list[str]) -> None:
         triton = f"Triton serves {plural(len(models), 'model')}" if alive else "no Triton"
         st.markdown(f":{'green' if alive else 'orange'}-badge[:material/dns: {triton}]", width="content")
         st.markdown(f":gray-badge[:material/memory: {reads.gpu()}]", width="content")
+        st.markdown(f":gray-badge[:material/speed: {reads.ceiling()}]", width="content")
     recording.watch(token, _forget, key="strip_watch")
 
 
