@@ -49,10 +49,18 @@ class Blocks:
         self._last = 0
 
     def run(
-        self, url: str, model: ModelSpec, workload: Workload, tokenizer: Path | None = None
+        self,
+        url: str,
+        model: ModelSpec,
+        workload: Workload,
+        tokenizer: Path | None = None,
+        during: Callable[[Window], object] | None = None,
     ) -> tuple[Requests, Window]:
+        """`during` is called once the load has begun."""
         self._last += 1
         window = self.generator.begin(Job(self._last, url, model, workload, tokenizer))
+        if during is not None:
+            during(window)
         self.generator.wait(timeout_s=workload.duration_s + PATIENCE_S)
         return Requests.from_table(read_stream(self.folder / "requests-*.arrows", REQUESTS), self._last), window
 

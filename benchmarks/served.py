@@ -15,6 +15,8 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from lab.measure.summary import Summary
 from lab.serve import llama_weights
 from lab.serve.triton import Server
 from lab.spec import ClosedLoop, ModelSpec, Workload
+from lab.watch.host import model_processes
 
 AIPERF = Path(__file__).parents[2] / "shared" / "peers" / "aiperf"
 PAIRS = 6
@@ -36,6 +39,7 @@ PLACES = 8
 SECONDS, WARMUP_S = 6.0, 2.0
 NEW_TOKENS, PROMPT_TOKENS = 64, 32
 NAMES = ("TTFT", "ITL")
+COMPUTING = 2
 AIPERF_PAIRS, AIPERF_REQUESTS, AIPERF_IN_FLIGHT = 3, 48, 4
 
 
@@ -51,6 +55,8 @@ def through_triton() -> list[Row]:
                 return lab.ask(server.grpc_url, "grpc", PLACES, SECONDS).output_tokens_per_s or 0.0
 
             found = in_turns({"alone": engine_alone, "served": through}, PAIRS)
+            assert server.pid is not None
+            spent = lab.spent(server.grpc_url, server.pid, PLACES, SECONDS)
     alone, served = found["alone"], found["served"]
     say(f"alone {[round(rate) for rate in alone]}, through Triton {[round(rate) for rate in served]} tokens/s")
     cost = float(np.median([1 - b / a for a, b in zip(alone, served, strict=True)]))
@@ -59,6 +65,7 @@ def through_triton() -> list[Row]:
         Row(f"output tokens/s, engine alone, {what}", float(np.median(alone)), "tokens/s", None, PAIRS),
         Row(f"output tokens/s, through Triton, {what}", float(np.median(served)), "tokens/s", None, PAIRS),
         Row(f"streaming through Triton costs, {what}", cost, "", "<= 0.10", PAIRS),
+        *(Row(f"CPU a response, {who}, {what}", us, "µs", None, 1) for who, us in spent.items()),
     ]
 
 
@@ -116,6 +123,58 @@ class Asker:
             served_model=self._served_model,
             timeout_s=60,
         )
+
+    def spent(self, url: str, server_pid: int, in_flight: int, seconds: float) -> dict[str, float | None]:
+        """µs of CPU a response over `seconds`: of Triton, of the client that reads it, and of the model's process
+        besides its COMPUTING busiest threads, which are the engine."""
+        workload = Workload(
+            arrival=ClosedLoop(concurrency=in_flight),
+            duration_s=seconds + WARMUP_S,
+            warmup_s=WARMUP_S,
+            prompt_tokens=PROMPT_TOKENS,
+            output_tokens=NEW_TOKENS,
+            timeout_s=60,
+        )
+        readings: list[tuple[int, list[dict[int, float]]]] = []
+
+        def read(at_ns: int) -> None:
+            time.sleep(max(0.0, (at_ns - time.perf_counter_ns()) / 1e9))
+            stub = model_processes(server_pid)[self._model.name][0]
+            groups = [[server_pid], self._blocks.generator.pids, [stub]]
+            readings.append((time.perf_counter_ns(), [threads_s(pids) for pids in groups]))
+
+        requests, _ = self._blocks.run(
+            url,
+            self._model,
+            workload,
+            llama_weights.folder(self._model.weights) / "tokenizer.json",
+            during=lambda window: [read(at) for at in (window.measured_from_ns, window.end_ns)],
+        )
+        (from_ns, first), (to_ns, last) = readings
+        if requests.streams is None:
+            return {}
+        t_ns = requests.streams.t_ns
+        responses = int(((t_ns >= from_ns) & (t_ns < to_ns)).sum())
+        names = ("Triton", "client", "model's process besides the engine")
+        of_each = [used(a, b, but=COMPUTING if n == 2 else 0) for n, (a, b) in enumerate(zip(first, last, strict=True))]
+        return {who: 1e6 * s / responses if responses else None for who, s in zip(names, of_each, strict=True)}
+
+
+def threads_s(pids: Sequence[int]) -> dict[int, float]:
+    """CPU seconds so far of every thread of these processes, from /proc/PID/task/TID/stat."""
+    found = {}
+    for pid in pids:
+        for path in Path(f"/proc/{pid}/task").glob("*/stat"):
+            with suppress(OSError):  # ended since it was listed
+                after_name = path.read_text().rpartition(")")[2].split()
+                found[int(path.parent.name)] = (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
+    return found
+
+
+def used(first: Mapping[int, float], last: Mapping[int, float], but: int = 0) -> float:
+    """CPU seconds between two readings, without those of the `but` busiest threads."""
+    grown = sorted(seconds - first.get(thread, 0.0) for thread, seconds in last.items())
+    return sum(grown[: len(grown) - but])
 
 
 def aiperf(url: str, weights: Path) -> tuple[float, float]:
