@@ -20,7 +20,9 @@ EXPERIMENT = Experiment(
         "falls off a cliff."
     ),
     model=ModelSpec(name="digits"),
-    fleet=Fleet(others=(ModelSpec(name="embedder"), ModelSpec(name="sleeper")), fit=4, wait_s=60, pair_s=25),
+    fleet=Fleet(
+        others=(ModelSpec(name="embedder"), ModelSpec(name="sleeper")), fit=4, wait_s=60, pair_s=20, pair_answers=459
+    ),
     workload=Workload(
         arrival=ClosedLoop(concurrency=4),
         duration_s=30,
@@ -45,5 +47,6 @@ EXPERIMENT = Experiment(
         "workload.duration_s": 12,
         "workload.warmup_s": 1,
         "fleet.pair_s": 2,
+        "fleet.pair_answers": 0,
     },
 )

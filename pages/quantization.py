@@ -44,3 +44,4 @@ comparison.page(
         next=try_next,
     )
 )
+formats.related()

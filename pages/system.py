@@ -15,6 +15,7 @@ with left:
 with right:
     st.subheader("This machine")
     listing.readiness()
+    machine.gpus()
 
 st.subheader("config.pbtxt")
 st.caption("What the lab would write for Triton; it goes through Triton's own protobuf, and nothing is changed here.")

@@ -16,7 +16,7 @@ class Measured:
     """What a process and its engine showed, in bytes. `idle`: written by the process itself once the model was loaded
     and before it was asked anything; `held`: after it was asked; `libraries`: pages of files in memory by then.
     `weights`, `scales` and `adapters` are what the engine allocated, `cache` the room for keys and values, which takes
-    memory only as tokens come."""
+    memory only as tokens come, and `cache_in_use` as much of it as the most tokens that the engine counted in it."""
 
     idle: float | None = None
     held: float | None = None
@@ -25,6 +25,7 @@ class Measured:
     scales: float | None = None
     cache: float | None = None
     adapters: float | None = None
+    cache_in_use: float | None = None
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ def reconcile(predicted: Ledger, measured: Measured) -> list[Row]:
     parts = ("KV cache, in use", "activations", "workspace")
     idle = None if measured.idle is None else measured.idle - predicted.taken_at_once
     loaded = None if measured.held is None or idle is None else max(0.0, measured.held - idle)
+    rest = None if loaded is None or measured.cache_in_use is None else max(0.0, loaded - measured.cache_in_use)
     runtime = None if idle is None or taken is None else idle - taken
     adapted = any(one.name == "adapters" for one in predicted.rows)
     if adapted and runtime is not None:
@@ -75,7 +77,15 @@ def reconcile(predicted: Ledger, measured: Measured) -> list[Row]:
         *([told("adapters", measured.adapters)] if adapted else []),
         row("zero-points", None, predicted["zero-points"].formula),
         told("KV cache, room", measured.cache),
-        *(row(name, None, "a part of what is held under load") for name in parts),
+        told("KV cache, in use", measured.cache_in_use, "the most tokens that were seen in it × bytes of each"),
+        *(row(name, None, "measured together, below") for name in parts[1:]),
+        Row(
+            "activations and workspace",
+            sum(predicted[name].size_bytes for name in parts[1:]),
+            rest,
+            missing if rest is None else "what is held under load, without the cache in use",
+            "activations and workspace",
+        ),
         Row(
             "under load",
             sum(predicted[name].size_bytes for name in parts),

@@ -183,6 +183,7 @@ def _steps_of(cell: Cell, block: Block, told: Told) -> tuple[list[dict[str, Any]
     rows = [asdict(row) | {"error_fraction": row.error_fraction} for row in reconcile(predicted, measured)]
     if told.machine is None or not model.kv_cache:
         return rows, None
+        cache_in_use=_cache_in_use(model, summary, predicted),
     return rows, steps.step(summary, predicted, model.precision, told.machine)
 
 
@@ -213,6 +214,16 @@ def floor_of_answer(
 
 def same_adapters(event: Mapping[str, Any], model: ModelSpec) -> bool:
     return bool(model.adapters) and list(event["adapters"]) == list(model.adapters)
+
+
+def _cache_in_use(model: ModelSpec, summary: Summary, predicted: ledger.Ledger) -> float | None:
+    """Bytes by the engine's own counters: the most tokens seen in it at a time in the window, each its share of what is
+    allocated for all; the whole of that where it is taken at once. None where no look met one."""
+    room, tokens = summary.engine_cache_bytes, summary.cache_tokens_used_peak
+    if room is None or not ledger.is_compiled(model):
+        return room
+    places = predicted["KV cache, room"].size_bytes / predicted.kv_bytes_per_token
+    return None if not tokens or not places else tokens * room / places
 
 
 def _beside(

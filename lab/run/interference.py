@@ -6,6 +6,7 @@ Saturation is found first, so that "lightly" and "at work" mean the same for a s
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -16,7 +17,7 @@ from lab.load.generator import Job
 from lab.measure.records import Window
 from lab.run.bench import TICK_S
 from lab.run.fleet_bench import FleetBench
-from lab.spec import Experiment, ModelSpec, set_paths
+from lab.spec import Experiment, Fleet, ModelSpec, set_paths
 
 SATURATION_S, WARMUP_S = 1.5, 0.5
 VICTIM_LOAD, DISTURBER_LOAD = 0.2, 0.6
@@ -24,6 +25,8 @@ VICTIM_LOAD, DISTURBER_LOAD = 0.2, 0.6
 PAIR_BLOCKS = 1_000_000
 """Numbers of the blocks of pairs begin here, away from those of the cells."""
 MOST_KINDS = 4
+MOST_PAIR_S = 120.0
+"""A pair is not stretched beyond this for the sake of `Fleet.pair_answers`."""
 
 Report = Callable[[str], None]
 
@@ -72,12 +75,13 @@ def _matrix(
             mix = [(spec[victim], rate)]
             if disturber is not None:
                 mix.append((spec[disturber], DISTURBER_LOAD * others[disturber]))
+            seconds = duration_s(fleet, rate)
             workload = set_paths(
                 experiment.workload,
                 [
                     ("arrival", {"kind": "poisson", "rate_rps": sum(share for _, share in mix)}),
-                    ("duration_s", fleet.pair_s),
-                    ("warmup_s", min(WARMUP_S, fleet.pair_s / 4)),
+                    ("duration_s", seconds),
+                    ("warmup_s", min(WARMUP_S, seconds / 4)),
                 ],
             )
             number = next(numbers)
@@ -91,6 +95,13 @@ def _matrix(
                 disturber_rps=mix[1][1] if disturber else None,
                 **asdict(window),
             )
+
+
+def duration_s(fleet: Fleet, rate_rps: float) -> float:
+    """Of a pair whose watched model is asked so often. Of a Poisson stream three standard deviations more are waited
+    for than are wanted, so that chance does not leave one pair of many below a percentile's least count."""
+    wanted = fleet.pair_answers + 3 * math.sqrt(fleet.pair_answers)
+    return max(fleet.pair_s, min(WARMUP_S + wanted / rate_rps, MOST_PAIR_S)) if fleet.pair_answers else fleet.pair_s
 
 
 def _saturation(

@@ -49,6 +49,7 @@ class Fleet(Value):
     measured.
     `wait_s`, `queue_limit`: the longest that a request waits for its model, and how many may wait in all
     `pair_s`: seconds for each pair of models of the interference matrix; 0 leaves it out
+    `pair_answers`: that the model which is watched has at least, for which a pair takes longer where it is slow
     """
 
     others: tuple[ModelSpec, ...] = ()
@@ -57,6 +58,7 @@ class Fleet(Value):
     wait_s: PositiveFloat = 30.0
     queue_limit: Annotated[int, Field(ge=1)] = 1024
     pair_s: NonNegativeFloat = 0.0
+    pair_answers: Annotated[int, Field(ge=0)] = 0
 
 
 class Cell(Value):

@@ -155,6 +155,19 @@ def test_predicted_and_measured_side_by_side():
     assert (whole.measured_bytes, found[-1]) == (540 * MIB, whole)
 
 
+def test_the_cache_in_use_is_counted_and_the_rest_of_the_load_measured_as_one():
+    """Of 40 MiB and the rotations that a load wrote, the engine counted 512 tokens of 23,040 bytes."""
+    predicted = ledger(WORKLOAD, precision="bf16", max_batch_size=8, max_request_tokens=256)
+    idle, in_use = 500 * MIB, 512 * 23_040
+    found = {r.name: r for r in reconcile(predicted, Measured(idle, idle + 40 * MIB, 1, 1, cache_in_use=in_use))}
+    assert found["KV cache, in use"].measured_bytes == in_use
+    rest, parts = found["activations and workspace"], ("activations", "workspace")
+    assert rest.measured_bytes == 40 * MIB + 8192 * 64 * 4 - in_use
+    assert rest.predicted_bytes == sum(predicted[name].size_bytes for name in parts)
+    assert in_use + rest.measured_bytes == found["under load"].measured_bytes
+    assert [found[name].measured_bytes for name in parts] == [None, None]
+
+
 def test_without_a_cache_nothing_is_held_for_it():
     found = reconcile(ledger(WORKLOAD, kv_cache=False), Measured(idle=10_000_500, held=10_000_510, weights=300))
     row = {r.name: r for r in found}

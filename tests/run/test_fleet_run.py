@@ -5,7 +5,8 @@ import json
 import pytest
 
 from lab.errors import InputError
-from lab.run import preflight, results, runner
+from lab.measure.percentile import needed
+from lab.run import interference, preflight, results, runner
 from lab.run.folder import new_run_id
 from lab.run.text import lines
 from lab.spec import ClosedLoop, Experiment, Fleet, Judge, ModelSpec, Slo, Workload, parse, set_path
@@ -48,6 +49,15 @@ def test_two_fit_three_swap_and_nothing_is_left(triton_server):
     report = "\n".join(lines(document))
     assert "Who slows whom" in report or "No model slows another" in report
     assert results.compute(folder, state="done")["fleet"] == fleet  # from the records alone
+
+
+def test_a_pair_lasts_until_its_slow_model_has_the_answers_that_p99_needs():
+    """459 answers at 12 a second, and three times their root more: (459 + 64) ÷ 12 and the warm-up."""
+    fleet = Fleet(pair_s=20, pair_answers=needed(0.99))
+    assert interference.duration_s(fleet, 12.0) == pytest.approx(0.5 + (459 + 64.27) / 12, abs=0.01)
+    assert interference.duration_s(fleet, 300.0) == 20
+    assert interference.duration_s(fleet, 0.1) == interference.MOST_PAIR_S
+    assert interference.duration_s(Fleet(pair_s=2), 12.0) == 2
 
 
 def test_what_contradicts_a_fleet_is_refused():

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lab.errors import RunError
+from lab.measure import ledger
 from lab.measure.formats import format_label
 from lab.measure.quality import Quality
 from lab.measure.records import SERVER, Window
@@ -121,6 +122,31 @@ def test_a_block_has_the_memory_of_its_own_load_and_the_loads_before_it() -> Non
     assert users[:3] == [[1, 8], [1, 8, 2], [4]]
 
 
+@pytest.mark.parametrize(
+    ("fields", "tokens", "in_use"),
+    [
+        ({}, 100, 100 * 24_000),  # of 8 × 256 places, each 24,000 bytes as allocated
+        ({"max_tokens_in_cache": 512}, 100, 100 * 24_000),  # more is allocated than may be held
+        ({"precision": "fp32"}, 100, 8 * 256 * 24_000),  # whose zeros are written at once
+        ({}, None, None),
+        ({}, 0, None),  # nobody looked while an answer was written
+    ],
+    ids=["by tokens", "with a limit", "at once", "not counted", "not seen"],
+)
+def test_the_cache_in_use_is_told_by_the_engine_s_counters(
+    fields: dict[str, Any], tokens: int | None, in_use: float | None
+) -> None:
+    model = ModelSpec(name="llm", max_request_tokens=256, **fields)
+    config = {
+        "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4,
+        "vocab_size": 257, "max_position_embeddings": 1024,
+    }  # fmt: skip
+    summary: Any = SimpleNamespace(
+        engine_cache_bytes=8 * 256 * 24_000, cache_tokens_used_peak=tokens, cache_tokens_total=8
+    )
+    assert formats._cache_in_use(model, summary, ledger.predict(config, model)) == in_use
+
+
 def test_what_an_engine_says_of_itself_is_told_once_with_its_format() -> None:
     levels = [{"precision": "bf16"}, {"precision": "int8"}]
     experiment = settle(catalogue.experiment("quantization"), [("model", levels)], quick=True)
@@ -193,6 +219,9 @@ def test_a_run_of_formats_tells_speed_memory_and_quality_of_each(
         assert cell["summary"]["output_tokens_per_s"] > 0
         assert rows["runtime"]["measured_bytes"] > 50 * 2**20
         assert rows["whole process"]["measured_bytes"] > rows["runtime"]["measured_bytes"]
+        seen = cell["summary"]["cache_tokens_used_peak"]  # by a look now and then, which such short answers may escape
+        in_use = rows["KV cache, in use"]["measured_bytes"]
+        assert 0 < in_use <= rows["KV cache, room"]["measured_bytes"] if seen else in_use is None
         assert cell["floor"].startswith("A step reads ")
     scales = {cell["format"]: cell["summary"]["engine_scale_bytes"] for cell in document["cells"]}
     assert scales["bf16"] == 0 < scales["int8"]

@@ -142,6 +142,18 @@ def test_memory_over_the_run_is_thinned_and_has_its_budget():
     assert chart.figure["layout"]["annotations"][0]["text"] == "budget 200 MiB"
 
 
+def test_models_that_come_and_go_are_marked_on_the_curve():
+    """100 MiB from the start, 250 from second 5 on, when b_2 is there; a_1 is gone at 8."""
+    t_s = np.arange(10.0)
+    size_bytes = np.where(t_s < 5, 100 * MIB, 250 * MIB)
+    stays = [Stay("a_1", 0.0, 1.0, 7.5, 8.0, "evicted"), Stay("b_2", 4.0, 5.0)]
+    chart = fleet_memory.course(t_s, size_bytes, None, stays=stays)
+    _, loaded, unloaded = chart.figure["data"]
+    assert (values_of(loaded["x"]).tolist(), values_of(loaded["y"]).tolist()) == ([1.0, 5.0], [100.0, 250.0])
+    assert (values_of(unloaded["x"]).tolist(), unloaded["text"]) == ([8.0], ["a_1 evicted"])
+    assert chart.alt.endswith("2 loads and 1 unloads are marked.")
+
+
 @pytest.mark.parametrize(
     "draw", [fleet.throughput, fleet.waits, fleet.matrix, fleet_memory.waterfall], ids=lambda f: f.__name__
 )

@@ -1,6 +1,7 @@
 """Charts of formats, as dicts: what no other format beats, losses with their intervals, memory from the ground up."""
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -92,6 +93,31 @@ def test_losses_have_their_intervals_and_every_measure_is_in_the_table() -> None
     assert marks["text"][:3] == ["no measurable loss", "no measurable loss", "a measurable loss"]
     assert "int4 RTN: perplexity: loss of 10.0 ± 0.1 %" in chart.alt
     assert len(chart.table["format"]) == 5
+
+
+def test_what_belongs_beside_the_figures_of_a_format_is_told_of_every_format_that_is_shown() -> None:
+    before = "The weights were 4 bit before."
+    four = [replace(f, quality=replace(f.quality, notes=(before,))) for f in (RTN, GPTQ) if f.quality]
+    assert formats.losses([BF16, INT8, *four]).notes == (f"int4 RTN and int4 GPTQ: {before}",)
+    assert formats.losses([BF16, INT8]).notes == ()
+
+
+def test_the_names_of_marks_that_lie_close_stand_below_each_other_with_a_line_to_each() -> None:
+    """Eight formats within 14 tokens a second, of which a line of text takes about as much."""
+    close = [shown(f"format {n}", 100 + 2 * n, 90, quality(f"format {n}", 12 + 0.01 * n, 0.01)) for n in range(8)]
+    layout = formats.price(close, "8 in flight").figure["layout"]
+    plot = layout["height"] - layout["margin"]["t"] - layout["margin"]["b"]
+    low, high = layout["yaxis"]["range"]
+    names, lines = layout["annotations"], layout["shapes"]
+    heights = sorted((note["y"] - low) / (high - low) * plot for note in names)
+    assert all(b - a >= 16 for a, b in pairwise(heights))
+    assert heights[0] >= 0 and heights[-1] <= plot + 0.1
+    assert len({note["x"] for note in names}) == 1 and names[0]["x"] > max(12 + 0.01 * n for n in range(8))
+    drawn = {
+        note["text"].split(",")[0]: (line["y0"], line["y1"], note["y"]) for note, line in zip(names, lines, strict=True)
+    }
+    assert {name: y0 for name, (y0, _, _) in drawn.items()} == {f"format {n}": 100 + 2 * n for n in range(8)}
+    assert all(y1 == y for _, y1, y in drawn.values())
 
 
 def test_memory_stands_from_the_ground_up_beside_what_was_predicted() -> None:

@@ -192,16 +192,18 @@ def test_the_ledger_names_its_error_and_what_is_missing() -> None:
         Row("weights", 257.0 * MIB, 250.0 * MIB, "what the engine allocated"),
         Row("scales", 0, None, "nothing is quantized"),
         Row("KV cache, room", 100.0 * MIB, None, "not measured"),
-        Row("activations", 5.0 * MIB, None, "a part of what is held under load"),
+        Row("zero-points", 0, None, "in their scales", "in the lowest 4 bits of their scales"),
+        Row("activations", 5.0 * MIB, None, "measured together, below"),
         Row("runtime", None, 230.0 * MIB, "the idle process without its weights"),
     ]
     chart = memory.ledger(rows, ON)
-    assert chart.table["part"] == ["weights", "KV cache, room", "activations", "runtime"]
-    assert chart.table["error, %"] == pytest.approx([2.8, None, None, None])
+    assert chart.table["part"] == ["weights", "KV cache, room", "zero-points", "activations", "runtime"]
+    assert chart.table["error, %"] == pytest.approx([2.8, None, None, None, None])
     assert [a["text"] for a in chart.figure["layout"]["annotations"]] == [
         "2.8 % too high",
         "not measured",
-        "counted under load",
+        "in the lowest 4 bits of their scales",
+        "measured together, below",
         "not predicted",
     ]
     assert "weights 250 MiB measured, 2.8 % too high" in chart.alt

@@ -152,3 +152,22 @@ def test_what_is_waited_for_is_said(empty_home: Path) -> None:
     folder.set_status("queued", phase="place 1 behind 20261130-another")
     (moment,) = charts(open_page("live", run=GOING))
     assert "waits for its turn: place 1 behind 20261130-another" in moment["covers"]
+
+
+def test_the_precision_of_a_model_without_tokens_is_changed_while_it_answers(empty_home: Path) -> None:
+    folder = load_run()
+    app = open_page("live", run=GOING)
+    assert not app.exception
+    format_ = app.selectbox(key=f"l_format_{GOING}")
+    assert format_.options == ["fp32", "bf16", "int8"]
+    format_.set_value("int8").run()
+    assert sent(folder) == [{"model": {"precision": "int8"}}]
+
+
+def test_a_model_of_one_precision_has_no_choice_of_it(empty_home: Path) -> None:
+    workload = {"arrival": {"kind": "poisson", "rate_rps": 2}, "duration_s": 60}
+    folder = Author(catalogue.single({"name": "sleeper"}, workload, []), GOING, quick=False).folder
+    folder.set_status("running", progress=0.5)
+    app = open_page("live", run=GOING)
+    assert not app.exception
+    assert f"l_format_{GOING}" not in [box.key for box in app.selectbox]

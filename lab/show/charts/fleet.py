@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from lab.measure.fleet_words import by_models, cliff, interference, statistic
+from lab.measure.percentile import needed
 from lab.measure.words import format_rate, format_seconds
 from lab.show import theme
 from lab.show.charts.figure import Chart, append, line, log_axis, log_range, ms, nothing_to_draw
@@ -66,6 +67,9 @@ def waits(fleet: Fleet) -> Chart:
             append(table, n, label, cell[f"{kind}_n"], ms(cell[f"{kind}_p50_s"]), ms(cell[f"{kind}_p99_s"]))
             if 0 < cell[f"{kind}_n"] < 7:
                 notes.append(f"{label} with {n} models are not drawn: {cell[f'{kind}_n']} are too few")
+        counts = [cell[f"{kind}_n"] for _, cell in cells]
+        if max(counts, default=0) >= needed(0.5) and all(cell[f"{kind}_p99_s"] is None for _, cell in cells):
+            notes.append(f"p99 of {label} needs {needed(0.99)} answers, a block here has up to {max(counts):,}")
         last = next((c for _, c in reversed(cells) if c[f"{kind}_p50_s"] is not None), None)
         if last is not None:
             told.append(

@@ -166,8 +166,10 @@ def course(
     budget_bytes: float | None,
     moments: Sequence[tuple[float, str]] = (),
     held: Sequence[Held] = (),
+    stays: Sequence[Stay] = (),
 ) -> Chart:
-    """Memory of all models together (y, MiB) over the run, with its budget; the table has each model's."""
+    """Memory of all models together (y, MiB) over the run, with its budget; marks on the curve are models that came and
+    went (`stays`), at what was read then. The table has each model's."""
     title = "Memory over the run"
     if not len(t_s):
         return nothing_to_draw(title, "no memory was read")
@@ -176,20 +178,27 @@ def course(
     trace = line(
         "all models", x, y, theme.TREATMENT, mode="lines", hovertemplate="%{x:.0f} s: %{y:,.0f} MiB<extra></extra>"
     )
+    came = [(stay.from_s, f"{stay.model} loaded") for stay in stays]
+    went = [(stay.gone_s, f"{stay.model} {stay.why or 'unloaded'}") for stay in stays if stay.gone_s is not None]
+    traces = [trace, *_events("loaded", came, x, y, "@blue", "triangle-up")]
+    traces += _events("unloaded", went, x, y, "@vermillion", "triangle-down")
     shapes, labels = [_moment(at_s) for at_s, _ in moments], [_said(at_s, text) for at_s, text in moments]
     if budget_bytes is not None:
         shape, label = level_line(budget_bytes / MIB, f"budget {format_bytes(budget_bytes)}", log=False)
         shapes, labels = [*shapes, shape], [*labels, label]
     layout = theme.layout(
         height=320,
-        margin={"l": 64, "r": 24, "t": 28, "b": 52},
+        showlegend=len(traces) > 1,
+        legend=theme.legend(y=-0.2, yanchor="top"),
+        margin={"l": 64, "r": 24, "t": 28, "b": 84 if len(traces) > 1 else 52},
         xaxis=theme.axis("seconds since the run began", rangemode="normal"),
         yaxis=theme.axis("PSS of all models, MiB"),
         shapes=shapes,
         annotations=labels,
     )
     most, last = (format_bytes(float(value) * MIB) for value in (y.max(), y[-1]))
-    alt = f"All models together take at most {most}, at the end {last}."
+    swaps = f" {len(came)} loads and {len(went)} unloads are marked." if stays else ""
+    alt = f"All models together take at most {most}, at the end {last}.{swaps}"
     table: dict[str, list[Any]] = {
         "model": [one.model for one in held],
         "when loaded, MiB": [_mib(one.base_bytes) for one in held],
@@ -197,7 +206,20 @@ def course(
         "at the end, MiB": [_mib(one.now_bytes) for one in held],
         "not measured": [one.reason for one in held],
     }
-    return Chart(title, {"data": [trace], "layout": layout}, alt, table)
+    return Chart(title, {"data": traces, "layout": layout}, alt, table)
+
+
+def _events(
+    name: str, events: Sequence[tuple[float, str]], t_s: Any, mib: Any, role: str, symbol: str
+) -> list[dict[str, Any]]:
+    """Marks at moments, as high as the last reading before each (the first, where none was before)."""
+    if not events:
+        return []
+    at_s = np.array([moment for moment, _ in events])
+    heights = mib[np.maximum(np.searchsorted(t_s, at_s, side="right") - 1, 0)]
+    look = theme.Style(role, "solid", symbol)
+    marks = line(name, at_s, heights, look, mode="markers", hovertemplate="%{x:.1f} s: %{text}<extra></extra>")
+    return [marks | {"text": [text for _, text in events]}]
 
 
 def _moment(at_s: float) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from lab.measure.formats import figure
 from lab.measure.quality import Sensitivity
 from lab.measure.steps import TOO_QUICK
-from lab.measure.words import format_bytes, format_fraction, format_seconds, format_token_rate
+from lab.measure.words import format_bytes, format_fraction, format_seconds, format_token_rate, join
 from lab.show import theme
 from lab.show.charts.figure import (
     Chart,
@@ -100,12 +100,10 @@ def price(formats: Sequence[Shown], at: str) -> Chart:
         )
     xs, top = [_main(f) for f in complete], 1.15 * max(_rate(f) for f in complete)
     span = (max(xs) - min(xs)) or 0.02 * max(xs)
-    sides = [min(xs) - 0.12 * span, max(xs) + 0.6 * span]
+    column = max(xs) + 0.22 * span  # where the names stand, below each other: the marks lie too close for theirs
+    sides = [min(xs) - 0.12 * span, max(xs) + 0.95 * span]
     margin = {"l": 64, "r": 24, "t": 40, "b": 52}
-    ends = [End(f"{f.level}, {format_bytes(f.size_bytes)}", _main(f), _rate(f), theme.BASELINE) for f in complete]
-    labels = end_labels(ends, (0.0, top), log=False, height=height - margin["t"] - margin["b"])
-    for annotation in labels:
-        annotation["xshift"], annotation["font"] = 26, {"size": 12, "color": "@ink"}
+    labels, leaders = _names(complete, column, top, height - margin["t"] - margin["b"])
     layout = theme.layout(
         height=height,
         showlegend=True,
@@ -113,15 +111,40 @@ def price(formats: Sequence[Shown], at: str) -> Chart:
         margin=margin,
         xaxis=theme.axis(
             f"{label}{', less is better' if less_is_better else ', more is better'}",
-            range=sides if less_is_better else [min(xs) - 0.6 * span, max(xs) + 0.12 * span],
+            range=sides,
             rangemode="normal",
         ),
         yaxis=theme.axis("tokens a second", range=[0, top]),
         annotations=labels,
+        shapes=leaders,
     )
     best = ", ".join(f"{f.level} ({_told(f)})" for f in line)
     alt = f"At {at}, no other format beats these in speed, size and quality together: {best}."
     return Chart(title, {"data": traces, "layout": layout}, alt, table, tuple(notes))
+
+
+def _names(formats: Sequence[Shown], x: float, top: float, height: int) -> tuple[list[Any], list[Any]]:
+    """(annotations, shapes): the format's name and size at `x`, as high as its mark or as near to that as the others
+    leave room, and a line to each from its mark. `height` in pixels is that of `top` tokens a second."""
+    leaders = []
+    order = sorted(formats, key=_rate)  # as they are placed, from below
+    ends = [End(f"{f.level}, {format_bytes(f.size_bytes)}", x, _rate(f), theme.BASELINE) for f in order]
+    placed = end_labels(ends, (0.0, top), log=False, height=height)
+    for f, annotation in zip(order, placed, strict=True):
+        annotation["y"] += annotation["yshift"] * top / height
+        annotation |= {"yshift": 0.0, "xshift": 4, "font": {"size": 12, "color": "@ink"}}
+        leaders.append(
+            {
+                "type": "line",
+                "x0": _main(f),
+                "y0": _rate(f),
+                "x1": x,
+                "y1": annotation["y"],
+                "line": {"color": "@axis", "width": 1},
+                "layer": "below",
+            }
+        )
+    return placed, leaders
 
 
 def losses(formats: Sequence[Shown]) -> Chart:
@@ -138,6 +161,11 @@ def losses(formats: Sequence[Shown]) -> Chart:
             value, base = figure(m.name, m.value), None if m.baseline is None else figure(m.name, m.baseline)
             append(table, f.level, m.label, value, base, *percent, f"{m.n} {m.of}", m.verdict or None)
     notes = tuple(f"{f.level} is not drawn: {f.why_no_quality}" for f in formats if f.quality is None)
+    said: dict[str, list[str]] = {}
+    for f in formats:
+        for note in f.quality.notes if f.quality else ():
+            said.setdefault(note, []).append(f.level)
+    notes += tuple(f"{join(levels)}: {note}" for note, levels in said.items())
     height = 110 + 40 * max(3, len(known))
     if not known:
         return nothing_to_draw(title, notes[0].partition(": ")[2] if notes else "no format is compared", height=height)

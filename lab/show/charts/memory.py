@@ -15,6 +15,8 @@ from lab.show.charts.figure import Chart, append, floats, line, nothing_to_draw,
 
 MIB = 2**20
 MOST_POINTS = 40
+ZERO_POINTS = "zero-points"
+"""The row that is drawn though nothing is in it: where they are is asked."""
 OTHER_SUM = (
     "The whole process counts its libraries in full, as it would take them alone; peak memory (PSS), as above, divides "
     "each page among the processes that map it:"
@@ -72,8 +74,8 @@ def ledger(rows: Sequence[Row], level: str, why_not: str = "", *, peak_bytes: fl
     """What each part takes (x, MiB), predicted from the model's config and measured in its process, with the error.
     `peak_bytes`: the peak memory (PSS) that is told beside it, which is another sum."""
     title = f"The ledger: predicted and measured, {level}"
-    shown = [row for row in rows if row.predicted_bytes or row.measured_bytes]
-    if not shown:
+    shown = [row for row in rows if row.predicted_bytes or row.measured_bytes or row.name == ZERO_POINTS]
+    if not any(row.predicted_bytes or row.measured_bytes for row in shown):
         return nothing_to_draw(title, why_not or "nothing was measured", height=300)
     names = [row.name for row in shown]
     table: dict[str, list[Any]] = {
@@ -147,14 +149,16 @@ def _error(row: Row, name: str) -> dict[str, Any]:
 def _off(row: Row) -> str:
     """ "4.1 % too low", or which side is missing."""
     error = row.error_fraction
+    if row.predicted_bytes == 0 and not row.measured_bytes:
+        return row.formula
     if error is None:
         return (
             "not predicted"
             if row.predicted_bytes is None
             else "none seen"
             if row.measured_bytes == 0
-            else "counted under load"
-            if row.how.startswith("a part")
+            else "measured together, below"
+            if row.how.startswith("measured together")
             else "not measured"
         )
     return f"{format_fraction(abs(error))} too {'high' if error > 0 else 'low'}" if error else "exact"

@@ -35,15 +35,17 @@ def show(folder: RunFolder) -> None:
         return
     _follow(run_id, now)
     with st.container(border=True):
-        writes = now.model["family"] == "llm"
-        load, first, second, *third = st.columns([3, 2, 4, 2] if writes else [3, 2, 4], vertical_alignment="bottom")
+        model = parse(ModelSpec, now.model)
+        writes, chooses = model.family == "llm", len(formats.offered(model)) > 1
+        load, first, second, *third = st.columns([3, 2, 4, 2] if chooses else [3, 2, 4], vertical_alignment="bottom")
         with load:
             _load(run_id, now)
         if writes:
             _engine(run_id, first, second)
-            formats.choose(parse(ModelSpec, now.model), third[0], key=f"l_format_{run_id}", send=partial(_send, run_id))
         else:
             _batching(run_id, now, first, second)
+        if chooses:
+            formats.choose(model, third[0], key=f"l_format_{run_id}", send=partial(_send, run_id))
     if refused := st.session_state.pop(f"refused_{run_id}", None):
         st.error(refused, icon=":material/error:")
 

@@ -87,9 +87,10 @@ def meanwhile(folder: RunFolder) -> list[Chart]:
     budget = next((e["budget_bytes"] for e in events if e["kind"] == "fleet"), None)
     telemetry = folder.read("telemetry")
     t_s, size_bytes = tenancy.total(telemetry, origin_ns)
+    stays = tenancy.stays(events, origin_ns)
     return [
-        fleet_memory.tenancy(tenancy.stays(events, origin_ns), end_s, moments),
-        fleet_memory.course(t_s, size_bytes, budget, moments, tenancy.held(telemetry, events)),
+        fleet_memory.tenancy(stays, end_s, moments),
+        fleet_memory.course(t_s, size_bytes, budget, moments, tenancy.held(telemetry, events), stays),
     ]
 
 

@@ -20,9 +20,9 @@ from lab.show.charts import formats as charts
 from lab.show.charts import memory, stacks
 from lab.show.charts.figure import Chart
 from lab.show.formats import Shown, evaluated, shown
-from lab.show.ui import chore, reads
+from lab.show.ui import chore, reads, runs
 from lab.show.ui.topic import Seen
-from lab.spec import Experiment, ModelSpec, set_paths
+from lab.spec import PRECISIONS, Experiment, ModelSpec, set_paths
 
 
 def form(experiment: Experiment) -> list[str]:
@@ -93,8 +93,6 @@ def answers(seen: Seen) -> None:
         st.caption(f"No answers to compare: quality of {seen.level} {why_not}.")
         return
     quality = chosen.quality
-    for note in quality.notes:
-        st.caption(note)
     if not quality.answers:
         return
     st.markdown("##### The same prompt, answered by both")
@@ -110,6 +108,26 @@ def answers(seen: Seen) -> None:
     right.markdown(f"**{quality.format}**")
     right.html(f"<div class='lab-answer'>{ours}</div>")
     st.caption(f"{_differs(answer)} What is marked stands on one side only.")
+
+
+RELATED = {
+    "precision": ("What does int8 buy a model without tokens? About a minute", ":material/image:"),
+    "kv_precision": ("What does a KV cache in 8 bits save? About two minutes", ":material/memory:"),
+}
+"""Experiments on precision that have no page of their own, each with its question."""
+
+
+def related() -> None:
+    """A quick run of each, and what the newest one found."""
+    st.subheader("More on precision")
+    going = bool(reads.active_runs())
+    for name, (question, icon) in RELATED.items():
+        with st.container(horizontal=True, vertical_alignment="center"):
+            if st.button(question, icon=icon, key=f"q_{name}", disabled=going):
+                runs.start(name, [], quick=True, page="pages/live.py")
+            newest = next((line for line in reads.run_lines() if line.experiment == name), None)
+            if newest is not None:
+                runs.link(newest.run_id, name, "What the newest run of it found")
 
 
 def marked(answer: Answer) -> tuple[str, str]:
@@ -182,6 +200,13 @@ OFFERED: dict[str, dict[str, str]] = {
 """What Live run and Try it offer of a language model, by their words."""
 
 
+def offered(model: ModelSpec) -> dict[str, dict[str, str]]:
+    """Of any family, by their words; one where there is no choice."""
+    if model.family == "llm":
+        return OFFERED
+    return {level_label("model.precision", p): {"precision": p} for p in PRECISIONS[model.family]}
+
+
 def choose(
     model: ModelSpec,
     place: DeltaGenerator,
@@ -190,9 +215,11 @@ def choose(
     send: Callable[[dict[str, Any]], None] | None = None,
     **more: Any,
 ) -> ModelSpec:
-    """A choice among the formats that are on this machine, with the quality of the one chosen; the model in that
-    format. `send` is given the change when the choice changes."""
-    here = {label: fields for label, fields in OFFERED.items() if reads.is_here(_in(model, fields))}
+    """A choice among the formats that are on this machine, with the quality of the one chosen and what belongs beside
+    it; the model in that format. `send` is given the change when the choice changes."""
+    known = offered(model)
+    one_file = model.family != "llm"  # from which each precision is made when it is loaded
+    here = {label: fields for label, fields in known.items() if one_file or reads.is_here(_in(model, fields))}
     own = format_label(model)
     here.setdefault(own, {field: getattr(model, field) for field in ("precision", "quantizer")})
 
@@ -200,7 +227,7 @@ def choose(
         if send is not None:
             send({"model": here[st.session_state[key]]})
 
-    missing = [label for label in OFFERED if label not in here]
+    missing = [label for label in known if label not in here]
     label = place.selectbox(
         "Format",
         list(here),
@@ -213,7 +240,8 @@ def choose(
     chosen = _in(model, here[label or own])
     if not is_baseline(chosen):
         found = reads.known_quality(chosen)
-        st.caption(f"{label}: {quality_phrase(found) if found else 'its quality was not evaluated yet'}.")
+        said = f"{label}: {quality_phrase(found) if found else 'its quality was not evaluated yet'}."
+        st.caption(" ".join([said, *(found.notes if found else ())]))
     return chosen
 
 

@@ -1,22 +1,30 @@
-"""The System page's parts: the managed server, its models one by one, and its log. Changes nothing but that a model
-which does not serve can be loaded again."""
+"""The System page's parts: the managed server, its models one by one, and its log. Looks, changes nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import streamlit as st
 
 from lab.errors import LabError, ModelError
 from lab.home import home
+from lab.measure.words import format_bytes, format_fraction, join
 from lab.serve import record
 from lab.serve.process import last_lines
 from lab.serve.repository import config_pbtxt
 from lab.serve.triton import Server
 from lab.show.ui import chore, reads
 from lab.spec import Batching, ModelSpec, parse
+from lab.watch.reading import Reading
 
 LOG_LINES = 40
+GPU_FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
+    "utilization_fraction": ("utilization", format_fraction),
+    "power_w": ("power", lambda watts: f"{watts:,.0f} W"),
+    "memory_used_bytes": ("memory in use", format_bytes),
+    "temperature_c": ("temperature", lambda celsius: f"{celsius:.0f} °C"),
+}
 
 
 def server() -> None:
@@ -52,7 +60,6 @@ def _models(attached: Server) -> None:
             st.markdown(
                 f":orange-badge[:material/pause: not serving] **{state.name}** · {state.reason or 'no reason given'}"
             )
-            _offer_again(attached, state.name)
     ready = [state.name for state in states if state.ready]
     if not ready:
         return
@@ -64,26 +71,30 @@ def _models(attached: Server) -> None:
         st.caption(str(error))
 
 
-def _offer_again(attached: Server, name: str) -> None:
-    """A button that loads the model anew; not while somebody measures."""
-    going = reads.active_runs()
-    pressed = st.button(
-        f"Load {name} again",
-        icon=":material/refresh:",
-        key=f"load_again_{name}",
-        disabled=bool(going),
-        help=f"{going[0].what} is measuring; it loads what it needs." if going else None,
-    )
-    if not pressed:
-        return
-    try:
-        with st.spinner(f"Loading {name}"):
-            attached.load_again(name)
-    except LabError as error:
-        st.error(str(error), icon=":material/error:")
-        return
-    reads.server.clear()
-    st.rerun()
+def gpus() -> None:
+    """What NVML says of each GPU now; what it does not say, with the reason."""
+    for line in gpu_lines(reads.gpus()):
+        st.markdown(line)
+
+
+def gpu_lines(readings: Sequence[Reading]) -> list[str]:
+    """A line a GPU, "**gpu:0** · utilization 35 % · power 312 W · memory in use n/a: no permission to read it"; a
+    reason that several have in common once."""
+    lines = []
+    for subject in dict.fromkeys(reading.subject for reading in readings):
+        known = {r.field: r for r in readings if r.subject == subject}
+        shown = [(words, known[field], write) for field, (words, write) in GPU_FIGURES.items() if field in known]
+        reasons: dict[str, list[str]] = {}
+        parts = []
+        for words, reading, write in shown:
+            if reading.value is None:
+                reasons.setdefault(reading.reason or "no reason given", []).append(words)
+            else:
+                parts.append(f"{words} {write(reading.value)}")
+        parts += [f"{join(fields)} n/a: {reason}" for reason, fields in reasons.items()]
+        name = "GPU" if subject == "gpu:none" else subject
+        lines.append(f"**{name}** · {' · '.join(parts)}")
+    return lines
 
 
 def config_viewer() -> None:

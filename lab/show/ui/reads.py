@@ -13,8 +13,8 @@ import streamlit as st
 
 from lab.errors import InputError, LabError
 from lab.measure.quality import Quality, Sensitivity
-from lab.measure.words import format_rate, plural
-from lab.run import cassette, catalogue, gauge, quality, rescore, results
+from lab.measure.words import plural
+from lab.run import cassette, catalogue, quality, rescore, results
 from lab.run.folder import RunFolder, RunInfo, runs
 from lab.run.live import LiveView
 from lab.run.status import ACTIVE
@@ -23,6 +23,8 @@ from lab.show import pooled
 from lab.show.feed import FEED
 from lab.show.ui.words import title_of
 from lab.spec import Experiment, ModelSpec, Slo
+from lab.watch.gpu import read_gpus
+from lab.watch.reading import Reading
 
 
 @dataclass(frozen=True)
@@ -204,11 +206,10 @@ def gpu() -> str:
     return plural(installation.gpus(), "GPU") if installation.gpus() else "no GPU"
 
 
-@st.cache_data(ttl=15.0, show_spinner=False)
-def ceiling() -> str:
-    """The most that the load generator can send here: "client ≤ 9,200 req/s"; "client not gauged" until it was."""
-    found = gauge.read()
-    return "client not gauged" if found is None else f"client ≤ {format_rate(found.rate_rps)}"
+@st.cache_data(ttl=2.0, show_spinner=False)
+def gpus() -> list[Reading]:
+    """What NVML says of the GPUs: each field a value or a reason."""
+    return read_gpus()
 
 
 @st.cache_data(ttl=15.0, show_spinner=False)
