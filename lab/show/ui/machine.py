@@ -1,4 +1,5 @@
-"""The System page's parts: the managed server, its models one by one, and its log. Looks, changes nothing."""
+"""The System page's parts: the managed server, its models one by one, and its log. Changes nothing but that a model
+which does not serve can be loaded again."""
 
 from __future__ import annotations
 
@@ -60,6 +61,7 @@ def _models(attached: Server) -> None:
             st.markdown(
                 f":orange-badge[:material/pause: not serving] **{state.name}** · {state.reason or 'no reason given'}"
             )
+            _offer_again(attached, state.name)
     ready = [state.name for state in states if state.ready]
     if not ready:
         return
@@ -69,6 +71,28 @@ def _models(attached: Server) -> None:
             st.json(attached.config(name), expanded=2)
     except ModelError as error:
         st.caption(str(error))
+
+
+def _offer_again(attached: Server, name: str) -> None:
+    """A button that loads the model anew; not while somebody measures."""
+    going = reads.active_runs()
+    pressed = st.button(
+        f"Load {name} again",
+        icon=":material/refresh:",
+        key=f"load_again_{name}",
+        disabled=bool(going),
+        help=f"{going[0].what} is measuring; it loads what it needs." if going else None,
+    )
+    if not pressed:
+        return
+    try:
+        with st.spinner(f"Loading {name}"):
+            attached.load_again(name)
+    except LabError as error:
+        st.error(str(error), icon=":material/error:")
+        return
+    reads.server.clear()
+    st.rerun()
 
 
 def gpus() -> None:

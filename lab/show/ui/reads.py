@@ -13,8 +13,8 @@ import streamlit as st
 
 from lab.errors import InputError, LabError
 from lab.measure.quality import Quality, Sensitivity
-from lab.measure.words import plural
-from lab.run import cassette, catalogue, quality, rescore, results
+from lab.measure.words import format_rate, plural
+from lab.run import cassette, catalogue, gauge, quality, rescore, results
 from lab.run.folder import RunFolder, RunInfo, runs
 from lab.run.live import LiveView
 from lab.run.status import ACTIVE
@@ -210,6 +210,13 @@ def gpu() -> str:
 def gpus() -> list[Reading]:
     """What NVML says of the GPUs: each field a value or a reason."""
     return read_gpus()
+
+
+@st.cache_data(ttl=15.0, show_spinner=False)
+def ceiling() -> str:
+    """The most that the load generator can send here: "client ≤ 9,200 req/s"; "client not gauged" until it was."""
+    found = gauge.read()
+    return "client not gauged" if found is None else f"client ≤ {format_rate(found.rate_rps)}"
 
 
 @st.cache_data(ttl=15.0, show_spinner=False)
