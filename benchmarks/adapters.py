@@ -3,23 +3,27 @@
 Random adapters on what PEFT changes in a Llama unless told otherwise (q_proj, v_proj), and on every projection. Memory
 is the Triton process's own pages, before and after the adapters came while it served and each had answered. Speed is
 the engine's, in this process: eight requests in flight, each by an adapter of its own, beside the same eight by the
-base, in alternating order; so the ratio is of the same minutes.
+base, in alternating order; so the ratio is of the same minutes. One adapter is also merged into a copy of the base, and
+asked beside itself unmerged.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from tokenizers import Tokenizer
 
+from benchmarks.measuring import in_turns
 from benchmarks.table import Row, say
 from lab.load.payload import requests_for
 from lab.run.conversation import stream
-from lab.serve import adapters, llama_weights
+from lab.serve import adapters, compiled, llama_weights
 from lab.serve.eviction import MIB
+from lab.serve.lora.merge import merge
 from lab.serve.models.adapter_folder import PROJECTIONS, Adapter, LowRank, shapes, write
 from lab.serve.models.decoder import decoder_of
 from lab.serve.models.engine import Engine, Options, run_to_end
@@ -39,7 +43,7 @@ def measure(folder: Path, server: Server) -> list[Row]:
     config = LlamaConfig.read(base)
     usual = {f"u{n}": made(folder / f"u{n}", config, USUAL, n) for n in range(COUNT)}
     every = {f"e{n}": made(folder / f"e{n}", config, tuple(PROJECTIONS), n) for n in range(COUNT)}
-    return [*memory(server, usual, every), *speed(base, usual, every)]
+    return [*memory(server, usual, every), *speed(base, usual, every), *merged(base, usual["u0"], folder / "merged")]
 
 
 def made(place: Path, config: LlamaConfig, targets: tuple[str, ...], seed: int) -> Path:
@@ -57,7 +61,7 @@ def made(place: Path, config: LlamaConfig, targets: tuple[str, ...], seed: int) 
 
 def memory(server: Server, usual: dict[str, Path], every: dict[str, Path]) -> list[Row]:
     spec = ModelSpec(name="llm", max_request_tokens=256)
-    server.load(spec)
+    compiled.load(server, spec)
     rows = []
     answer(server, spec)
     alone = taken(server)
@@ -122,6 +126,28 @@ def speed(base: Path, usual: dict[str, Path], every: dict[str, Path]) -> list[Ro
         called = f"tokens/s lost, {IN_FLIGHT} in flight by {IN_FLIGHT} adapters {what}"
         rows.append(Row(called, lost, "", goal, PAIRS, note))
     return rows
+
+
+def merged(base: Path, adapter: Path, copy: Path) -> list[Row]:
+    """One fine-tune for all eight in flight: kept apart, and folded into a copy of the base, in alternating order."""
+    copy.mkdir()
+    merge(base, adapter, copy, lambda label, done, total: None)
+    tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
+    engines = {
+        name: Engine(
+            decoder_of(place, "bf16", threads=2), tokenizer, Options(max_batch_size=IN_FLIGHT, max_request_tokens=128)
+        )
+        for name, place in (("apart", base), ("merged", copy))
+    }
+    engines["apart"].adapters.load("own", adapter)
+    asked: dict[str, list[str]] = {"apart": ["own"] * IN_FLIGHT, "merged": []}
+    for name, engine in engines.items():
+        one(engine, asked[name])  # warm
+    found = in_turns({name: partial(one, engine, asked[name]) for name, engine in engines.items()}, PAIRS)
+    ratios = [a / b for a, b in zip(found["merged"], found["apart"], strict=True)]
+    note = f"{min(ratios):.2f} to {max(ratios):.2f} of {statistics.median(found['apart']):.0f} tok/s"
+    called = f"one adapter on q and v, tokens/s merged beside unmerged, {IN_FLIGHT} in flight"
+    return [Row(called, statistics.median(ratios), "ratio", None, PAIRS, note)]
 
 
 def one(engine: Engine, names: list[str]) -> float:

@@ -140,7 +140,10 @@ def speed(found: Lora) -> str:
     ]
     if not parts:
         return ""
-    why = ": each copy reads weights of its own for the few who name it, while the adapters' users share a step"
+    why = (
+        ": each copy reads weights of its own for the few who name it, while the adapters' users share a step, which "
+        "is the price of many copies and not of merging"
+    )
     return f"With the same users, {join(parts)}{why if len(parts) == 2 else ''}."
 
 

@@ -24,7 +24,7 @@ from lab.measure.quality import Quality
 from lab.measure.reconcile import Measured, reconcile
 from lab.measure.records import Window
 from lab.measure.summary import Summary
-from lab.measure.words import level_label
+from lab.measure.words import level_label, plural
 from lab.run import quality
 from lab.run.folder import RunFolder
 from lab.serve import adapters, weights
@@ -46,8 +46,12 @@ def prepare(folder: RunFolder, experiment: Experiment, report: Report) -> None:
         folder.event("limits", weights=name, config=weights.model_config(model), machine=asdict(probe()))
     for model in {cell.model.adapters: cell.model for cell in cells if cell.model.adapters}.values():
         stopping.check()
-        report(f"{len(model.adapters)} adapters: taught where they are not yet, which takes seconds each")
+        own = sum(place is None for place in adapters.named(model).values())
+        if own:
+            report(f"{plural(own, 'adapter')} of the lab's own: taught where not yet done, which takes seconds each")
         weights.prepare(model)
+        for text in adapters.doubts(model):
+            folder.event("problem", text=text)
         sizes = adapters.elements(model)
         folder.event("adapters", adapters=list(model.adapters), bytes=ADAPTER_BYTES * sum(sizes.values()))
 

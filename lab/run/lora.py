@@ -21,7 +21,7 @@ from lab.run.bench import Bench
 from lab.run.conversation import request, stream
 from lab.run.copies import served_as
 from lab.run.formats import ADAPTER_BYTES
-from lab.serve import adapters, weights
+from lab.serve import adapters, compiled, weights
 from lab.serve.lora.lessons import Lesson, asked_as, lessons
 from lab.serve.triton import Server
 from lab.spec import Experiment, ModelSpec, set_paths
@@ -78,7 +78,7 @@ class _Answers:
 
 
 def _base(bench: Bench, server: Server, base: ModelSpec, answers: dict[str, _Answers]) -> None:
-    load_s = server.load(base)
+    load_s = compiled.load(server, base)  # all that follows is told beside its memory
     bench.in_force(base)
     for found in answers.values():
         found.ask("base", server, base.name, None)

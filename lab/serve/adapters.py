@@ -114,9 +114,37 @@ def check(spec: ModelSpec) -> None:
         config = LlamaConfig.read(llama_weights.folder(spec.weights), quantized=True)
         for name, place in given.items():
             try:
-                adapter_folder.read(place, config)
+                theirs = adapter_folder.read(place, config).base
             except ValueError as error:
                 raise InputError(f"model.adapters {name}: {error}") from None
+            ours = llama_weights.hub_id(spec.weights)
+            if ours and llama_weights.is_hub_id(theirs) and not _same_model(ours, theirs):
+                raise InputError(
+                    f"model.adapters {name}: {place} was trained on {theirs}, and the base is {ours}; allowed: an "
+                    f"adapter of this base (where it is the same by another name, put this one into "
+                    f"base_model_name_or_path of its {adapter_folder.CONFIG})"
+                )
+
+
+def doubts(spec: ModelSpec) -> list[str]:
+    """A sentence for each adapter of the user's whose files do not tell whether it belongs to this base: its config
+    names another folder, or the base has no name of its own. Bases of the same shape take each other's adapters, and
+    answer fluently."""
+    base = llama_weights.hub_id(spec.weights) or str(llama_weights.folder(spec.weights))
+    found = []
+    for name, place in named(spec).items():
+        theirs = "" if place is None else adapter_folder.base_of(place)
+        if theirs and not _same_model(base, theirs):
+            found.append(
+                f"Adapter {name} was trained on {theirs}, and the base is {base}: whether these are the same model is "
+                "not told by their files, and with another one of the same shape its answers mean nothing."
+            )
+    return found
+
+
+def _same_model(a: str, b: str) -> bool:
+    """By the last part of their names: whose copy it is, is no matter."""
+    return Path(a).name.casefold() == Path(b).name.casefold()
 
 
 def prepare(spec: ModelSpec, progress: home.Progress | None = None) -> dict[str, Path]:

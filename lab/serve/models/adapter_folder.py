@@ -7,7 +7,8 @@
 A projection y = W x becomes y = W x + scale × B (A x) with scale = alpha / rank, or alpha / √rank for rsLoRA
 (https://arxiv.org/abs/2312.03732). What would have to be ignored (DoRA, biases, whole modules) is refused by name: to
 ignore it gives other answers than were trained, fluently. Pickles are never read. A base of the same shape cannot be
-told from the right one by these files. Needs no torch, so whoever starts a server can check first.
+told from the right one by the tensors, only by the name that the config has for it. Needs no torch, so whoever starts
+a server can check first.
 """
 
 from __future__ import annotations
@@ -114,6 +115,11 @@ def read(folder: Path, config: LlamaConfig) -> Adapter:
     except ValueError as error:
         raise ValueError(f"adapter {folder}: {error}") from None
     return Adapter(changes, str(given.get("base_model_name_or_path") or ""))
+
+
+def base_of(folder: Path) -> str:
+    """The name or path that its author gave to the base model; "" where there is none. ValueError as `read`."""
+    return str(_config(folder).get("base_model_name_or_path") or "")
 
 
 def write(folder: Path, adapter: Adapter, *, alpha: float, rslora: bool = False) -> None:
