@@ -183,11 +183,11 @@ def _steps_of(cell: Cell, block: Block, told: Told) -> tuple[list[dict[str, Any]
         scales=scales,
         cache=summary.engine_cache_bytes,
         adapters=summary.engine_adapter_bytes,
+        cache_in_use=_cache_in_use(model, summary, predicted),
     )
     rows = [asdict(row) | {"error_fraction": row.error_fraction} for row in reconcile(predicted, measured)]
     if told.machine is None or not model.kv_cache:
         return rows, None
-        cache_in_use=_cache_in_use(model, summary, predicted),
     return rows, steps.step(summary, predicted, model.precision, told.machine)
 
 
@@ -216,10 +216,6 @@ def floor_of_answer(
     return steps.sentence(steps.Step(model.precision, size, kept, 1.0, itl_s, floor, machine))
 
 
-def same_adapters(event: Mapping[str, Any], model: ModelSpec) -> bool:
-    return bool(model.adapters) and list(event["adapters"]) == list(model.adapters)
-
-
 def _cache_in_use(model: ModelSpec, summary: Summary, predicted: ledger.Ledger) -> float | None:
     """Bytes by the engine's own counters: the most tokens seen in it at a time in the window, each its share of what is
     allocated for all; the whole of that where it is taken at once. None where no look met one."""
@@ -228,6 +224,10 @@ def _cache_in_use(model: ModelSpec, summary: Summary, predicted: ledger.Ledger) 
         return room
     places = predicted["KV cache, room"].size_bytes / predicted.kv_bytes_per_token
     return None if not tokens or not places else tokens * room / places
+
+
+def same_adapters(event: Mapping[str, Any], model: ModelSpec) -> bool:
+    return bool(model.adapters) and list(event["adapters"]) == list(model.adapters)
 
 
 def _beside(
