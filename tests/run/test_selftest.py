@@ -57,12 +57,18 @@ def summary(service_s, outcomes=None, planned=None) -> Summary:
 
 
 def test_a_known_latency_is_judged_at_its_tail_too():
-    assert known_latency(summary(np.full(600, 0.0115))).passed
-    late = np.full(600, 0.0115)
-    late[::50] = 0.0125  # 2 % of them
-    outcome = known_latency(summary(late))
-    assert not outcome.passed and "12.5 ms at p99" in outcome.text
-    assert not known_latency(summary(np.full(400, 0.010))).passed  # too few for a p99
+    short, whole = np.full(200, 0.0115), np.full(600, 0.1045)
+    assert known_latency({0.01: short, 0.1: whole}).passed
+    late = whole.copy()
+    late[::20] = 0.107  # 5 % of them
+    outcome = known_latency({0.01: short, 0.1: late})
+    assert not outcome.passed and "107.0 ms at p99" in outcome.text
+    stalled = whole.copy()
+    stalled[100:107] = 0.156  # one stall: just above a hundredth, which no interval of 600 rules out
+    assert known_latency({0.01: short, 0.1: stalled}).passed
+    assert not known_latency({0.01: short, 0.1: whole[:400]}).passed  # too few for a p99
+    assert not known_latency({0.01: short + 0.001, 0.1: whole}).passed
+    assert not known_latency({0.01: short, 0.1: whole - 0.010}).passed
 
 
 def test_the_servers_count_is_held_against_the_clients():
