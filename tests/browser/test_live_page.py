@@ -116,21 +116,18 @@ def test_a_killed_runner_shows_as_interrupted(page: Page, dashboard: Dashboard, 
     expect(page.locator(PLOT)).to_be_visible()
 
 
-def test_a_change_is_applied_and_its_moment_marked(page: Page, dashboard: Dashboard, feeder: Feeder) -> None:
-    open_live(page, dashboard, feeder.run_id)
-    rate = page.get_by_role("spinbutton", name="Rate, requests a second")
-    rate.fill("150")
-    rate.press("Enter")
-    expect(page.get_by_text(re.compile(r"1\s+150 req/s"))).to_be_visible(timeout=LIMIT_MS)
-    page.wait_for_function(f"() => {RECORDER}.panels.marks.length === 1", timeout=LIMIT_MS)  # a moment after its words
-    page.reload()
-    expect(page.get_by_role("spinbutton", name="Rate, requests a second")).to_have_value("150", timeout=LIMIT_MS)
-
-
-def test_typing_is_not_disturbed_by_the_tick(page: Page, dashboard: Dashboard, feeder: Feeder) -> None:
+def test_a_change_is_typed_undisturbed_applied_and_its_moment_marked(
+    page: Page, dashboard: Dashboard, feeder: Feeder
+) -> None:
     open_live(page, dashboard, feeder.run_id)
     rate = page.get_by_role("spinbutton", name="Rate, requests a second")
     rate.fill("12")
     after_ticks(page, 2)
     assert rate.input_value() == "12"
     assert feeder.folder.events()[-1]["kind"] == "block_start"  # nothing was sent half-typed
+    rate.fill("150")
+    rate.press("Enter")
+    expect(page.get_by_text(re.compile(r"1\s+150 req/s"))).to_be_visible(timeout=LIMIT_MS)
+    page.wait_for_function(f"() => {RECORDER}.panels.marks.length === 1", timeout=LIMIT_MS)  # a moment after its words
+    page.reload()
+    expect(page.get_by_role("spinbutton", name="Rate, requests a second")).to_have_value("150", timeout=LIMIT_MS)

@@ -59,16 +59,16 @@ def settled(page: Page) -> None:
     expect(page.locator("[data-stale=true]")).to_have_count(0)
 
 
-def test_a_link_works_on_a_server_that_nobody_has_opened(page: Page, cold_dashboard: Dashboard) -> None:
+def test_a_link_works_on_a_server_that_nobody_has_opened_and_one_to_no_run_says_so_with_a_way_on(
+    page: Page, cold_dashboard: Dashboard
+) -> None:
     page.goto(cold_dashboard.page("batching", run=DONE))
     settled(page)
     expect(page.get_by_role("link", name="Dynamic batching")).to_be_visible()
     expect(page.get_by_role("link", name="app", exact=True)).to_have_count(0)
     expect(page.locator(".lab-plot")).to_have_count(5)
 
-
-def test_an_unknown_run_is_told_with_a_way_on(page: Page, dashboard: Dashboard) -> None:
-    page.goto(dashboard.page("live", run="does-not-exist"))
+    page.goto(cold_dashboard.page("live", run="does-not-exist"))
     expect(page.get_by_text("there is no run 'does-not-exist'")).to_be_visible(timeout=LIMIT_MS)
     page.get_by_role("link", name="See the runs there are").click(delay=120)
     expect(page.get_by_role("heading", level=1)).to_have_text("Runs", timeout=LIMIT_MS)
