@@ -54,7 +54,9 @@ def test_a_stop_keeps_the_text_and_ends_the_model_and_it_writes_again(
     expect(page.get_by_role("heading", name="When each token came")).to_be_visible()
 
 
-def test_a_prompt_that_is_emptied_or_too_long_says_why_it_cannot_be_asked(page: Page, writer: Dashboard) -> None:
+def test_a_prompt_that_cannot_be_asked_says_why_and_the_one_just_typed_is_asked(
+    page: Page, writer: Dashboard, lab_home: Path
+) -> None:
     page.goto(writer.page("try_it"))
     prompt, write = page.get_by_role("textbox", name="Prompt"), page.get_by_role("button", name="Write")
     expect(write).to_be_enabled(timeout=LIMIT_MS)
@@ -69,14 +71,9 @@ def test_a_prompt_that_is_emptied_or_too_long_says_why_it_cannot_be_asked(page: 
     prompt.fill("Why?")
     prompt.press("Tab")
     expect(write).to_be_enabled(timeout=LIMIT_MS)
-
-
-def test_a_prompt_that_was_just_typed_is_the_one_that_is_asked(page: Page, writer: Dashboard, lab_home: Path) -> None:
-    """The click on the button takes the focus from the text, which is when the text is sent."""
-    page.goto(writer.page("try_it"))
-    expect(page.get_by_role("button", name="Write")).to_be_enabled(timeout=LIMIT_MS)
-    page.get_by_role("textbox", name="Prompt").fill("Typed a moment ago")
-    page.get_by_role("button", name="Write").click(delay=120)
+    # The click on the button takes the focus from the text, which is when the text is sent.
+    prompt.fill("Typed a moment ago")
+    write.click(delay=120)
     until(lambda: "asked Typed a moment ago" in heard(lab_home), "the new prompt to be asked")
     page.wait_for_function(f"() => document.querySelector('{GROWING}')?.innerText.includes('w2')")
     page.get_by_role("button", name="Stop", exact=True).click(delay=120)

@@ -48,5 +48,5 @@ def _at_once(spec: ModelSpec) -> str:
 
 
 if __name__ == "__main__":
-    conversation.why_not, conversation.prepare, conversation.say = _nothing_against, _at_once, say
+    conversation.lacking, conversation.prepare, conversation.say = _nothing_against, _at_once, say
     cli.main(prog_name="streamlit")
