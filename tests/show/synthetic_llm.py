@@ -282,6 +282,6 @@ def load_run(run_id: str, seconds: float = 60.0, *, kv_cache: bool = True, rate_
     }
     experiment = catalogue.single({"name": "llm", "kv_cache": kv_cache}, workload, [])
     author = LlmAuthor(experiment, run_id, quick=False, seconds=seconds + 10)
-    author.folder.event("limits", weights=None, config=CONFIG, machine=MACHINE)
+    author.folder.event("limits", weights=None, config=CONFIG, machine=MACHINE, t_ns=author.now_ns)
     author.llm_block(0, cell_blocks(experiment)[0])
     return author.end("done")
