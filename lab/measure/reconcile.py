@@ -77,13 +77,15 @@ def reconcile(predicted: Ledger, measured: Measured) -> list[Row]:
         *([told("adapters", measured.adapters)] if adapted else []),
         row("zero-points", None, predicted["zero-points"].formula),
         told("KV cache, room", measured.cache),
-        told("KV cache, in use", measured.cache_in_use, "the most tokens that were seen in it × bytes of each"),
+        told("KV cache, in use", measured.cache_in_use, "the most tokens seen in it at a time × bytes of each"),
         *(row(name, None, "measured together, below") for name in parts[1:]),
         Row(
             "activations and workspace",
             sum(predicted[name].size_bytes for name in parts[1:]),
             rest,
-            missing if rest is None else "what is held under load, without the cache in use",
+            missing
+            if rest is None
+            else "what is held under load without the cache in use; with the rest of its pages once written",
             "activations and workspace",
         ),
         Row(

@@ -21,6 +21,7 @@ from lab.show.charts.figure import (
     floats,
     nothing_to_draw,
     pattern,
+    room,
 )
 from lab.show.formats import Shown, on_frontier
 
@@ -100,9 +101,9 @@ def price(formats: Sequence[Shown], at: str) -> Chart:
         )
     xs, top = [_main(f) for f in complete], 1.15 * max(_rate(f) for f in complete)
     span = (max(xs) - min(xs)) or 0.02 * max(xs)
-    column = max(xs) + 0.22 * span  # where the names stand, below each other: the marks lie too close for theirs
-    sides = [min(xs) - 0.12 * span, max(xs) + 0.95 * span]
-    margin = {"l": 64, "r": 24, "t": 40, "b": 52}
+    column = max(xs) + 0.22 * span  # the right edge, where the names stand: the marks lie too close for theirs
+    sides = [min(xs) - 0.12 * span, column]
+    margin = {"l": 64, "r": room(_ends(complete, column)), "t": 40, "b": 52}
     labels, leaders = _names(complete, column, top, height - margin["t"] - margin["b"])
     layout = theme.layout(
         height=height,
@@ -128,8 +129,7 @@ def _names(formats: Sequence[Shown], x: float, top: float, height: int) -> tuple
     leave room, and a line to each from its mark. `height` in pixels is that of `top` tokens a second."""
     leaders = []
     order = sorted(formats, key=_rate)  # as they are placed, from below
-    ends = [End(f"{f.level}, {format_bytes(f.size_bytes)}", x, _rate(f), theme.BASELINE) for f in order]
-    placed = end_labels(ends, (0.0, top), log=False, height=height)
+    placed = end_labels(_ends(order, x), (0.0, top), log=False, height=height)
     for f, annotation in zip(order, placed, strict=True):
         annotation["y"] += annotation["yshift"] * top / height
         annotation |= {"yshift": 0.0, "xshift": 4, "font": {"size": 12, "color": "@ink"}}
@@ -145,6 +145,10 @@ def _names(formats: Sequence[Shown], x: float, top: float, height: int) -> tuple
             }
         )
     return placed, leaders
+
+
+def _ends(formats: Sequence[Shown], x: float) -> list[End]:
+    return [End(f"{f.level}, {format_bytes(f.size_bytes)}", x, _rate(f), theme.BASELINE) for f in formats]
 
 
 def losses(formats: Sequence[Shown]) -> Chart:
