@@ -86,7 +86,7 @@ class _Tests:
         # A metronome well below what the instances can take: nothing queues, so a service is the sleep and what the
         # server adds to it. Both blocks at one rate on one configuration, so that it adds the same.
         known = self._measure(_workload(40, 5, sleep_s=[0.010]) | _constant(40), instances=4)
-        long = self._measure(_workload(40, 13, sleep_s=[0.100]) | _constant(40), instances=8)
+        long = self._measure(_workload(20, 24, sleep_s=[0.100]) | _constant(20), instances=4)
         yield known_latency({0.010: _service_s(known), 0.100: _service_s(long)})
         shape = _workload(40, 10, sleep_s=[0.010] * 19 + [0.100]) | _constant(40)
         yield known_shape(_service_s(self._measure(shape, instances=4)), _service_s(known))
