@@ -121,3 +121,31 @@ def test_the_format_is_changed_while_the_load_goes_on(empty_home: Path, monkeypa
     choice.set_value("int4 GPTQ").run()
     assert sent(folder) == [{"model": {"precision": "int4", "quantizer": "gptq"}}]
     assert "int4 GPTQ: its quality was not evaluated yet." in words(app)
+
+
+@pytest.mark.parametrize("page", ["try_it", "live"])
+def test_where_a_format_is_chosen_what_belongs_beside_its_quality_is_said(
+    empty_home: Path, monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
+    monkeypatch.setattr(reads, "is_here", lambda spec: spec.precision in ("bf16", "int4"))
+    monkeypatch.setattr(reads, "known_quality", lambda spec: synthetic_llm.quality("int4 GPTQ"))
+    if page == "live":
+        workload = {"arrival": {"kind": "poisson", "rate_rps": 2}, "duration_s": 60}
+        model = {"name": "llm", "precision": "int4", "quantizer": "gptq"}
+        Author(catalogue.single(model, workload, []), GOING, quick=False).folder.set_status("running", progress=0.5)
+        app = open_page("live", run=GOING)
+    else:
+        app = open_page("try_it")
+        app.selectbox(key="t_format").set_value("int4 GPTQ").run()
+    assert not app.exception
+    assert "The base weights were 4 bits before." in words(app)
+
+
+def test_experiments_on_precision_without_a_page_start_from_this_one(
+    empty_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(launch, "start", lambda *given: started.append(given[:3]))
+    for name in ("precision", "kv_precision"):
+        open_page("quantization").button(key=f"q_{name}").click().run()
+    assert started == [("precision", [], True), ("kv_precision", [], True)]
