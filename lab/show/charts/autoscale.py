@@ -77,7 +77,7 @@ def price(ways: Sequence[Mapping[str, Any]]) -> Chart:
         hover = "%{text}: %{y:.1f} % in time with %{x:.2f} instances<extra>" + called + "</extra>"
         trace = line(called, x, y, style, mode="markers+text" if name == "measured" else "markers", hovertemplate=hover)
         places = ["top center", "bottom center"]  # in turn from the left, so that neighbours do not overlap
-        ranks = np.argsort(np.argsort(x)) if x else []
+        ranks = np.argsort(np.argsort(x)).tolist()
         trace |= {"text": labels, "textposition": [places[rank % 2] for rank in ranks]}
         trace |= {"textfont": {"size": 12, "color": "@ink"}}
         trace |= {"cliponaxis": False}
