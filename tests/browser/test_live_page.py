@@ -11,7 +11,7 @@ from tests.browser.conftest import LIMIT_MS, Dashboard, Feeder
 PLOT = ".lab-panels"
 CANVAS = f"{PLOT} canvas"
 RECORDER = "document.querySelector('.lab-recorder').recorder"
-NEWEST = f"({RECORDER}?.panels.lines[0]?.x.at(-1) ?? -1)"
+NEWEST = f"(document.querySelector('{PLOT}')?.recorder?.panels.lines[0]?.x.at(-1) ?? -1)"  # a page may just begin anew
 READ = f"""() => {{
   const {{ panels }} = {RECORDER};
   return {{

@@ -17,7 +17,7 @@ SMALL = Experiment(
     hypothesis="Three do not fit where two do.",
     model=ModelSpec(name="null"),
     fleet=Fleet(fit=2, pair_s=0.8),
-    workload=Workload(arrival=ClosedLoop(concurrency=2), duration_s=3, warmup_s=0.3, timeout_s=30, protocol="http"),
+    workload=Workload(arrival=ClosedLoop(concurrency=2), duration_s=5, warmup_s=0.3, timeout_s=30, protocol="http"),
     slo=Slo(latency_s=0.1),
     factors={"workload.models": (2, 3)},
     repeats=1,
