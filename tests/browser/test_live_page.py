@@ -10,8 +10,8 @@ from tests.browser.conftest import LIMIT_MS, Dashboard, Feeder
 
 PLOT = ".lab-panels"
 CANVAS = f"{PLOT} canvas"
-RECORDER = "document.querySelector('.lab-recorder').recorder"
-NEWEST = f"(document.querySelector('{PLOT}')?.recorder?.panels.lines[0]?.x.at(-1) ?? -1)"  # a page may just begin anew
+RECORDER = "document.querySelector('.lab-recorder')?.recorder"
+NEWEST = f"({RECORDER}?.panels.lines[0]?.x.at(-1) ?? -1)"  # a page may just begin anew
 READ = f"""() => {{
   const {{ panels }} = {RECORDER};
   return {{
