@@ -14,8 +14,11 @@ interval.
     fine       shown to be within what is tolerated                   → at the last step before all: promote
     undecided  neither; more requests decide                          → wait
 
-A challenger that is no worse is rolled back with probability α at most, however often one looks. Pure: who counts, who
-moves traffic and who writes it down is lab/track.
+A challenger that is no worse is rolled back with probability α at most, however often one looks, if harm falls on
+single requests by chance. Slow answers come in clumps where a process stalls: the logarithm of latency's evidence is
+divided by how much more than by chance they vary from look to look (sequential.Clumps), which holds α nearly, and only
+for stalls shorter than a look. Errors and bad answers are taken one by one. Pure: who counts, who moves traffic and who
+writes it down is lab/track.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lab.measure.percentile import needed
-from lab.measure.sequential import Events, Floats, rate_bounds
+from lab.measure.sequential import Clumps, Events, Floats, rate_bounds
 from lab.spec import Tolerance
 
 Name = Literal["errors", "latency_p95", "latency_p99", "quality"]
@@ -39,6 +42,7 @@ AT_ONE = 46
 GRID: Floats = np.exp(0.015 * np.arange(-AT_ONE, 75))
 """Ratios of percentiles that are tried, 1.5 % apart, from a half to three; what is slower still is told as three times
 as slow. The one at AT_ONE is 1."""
+MOST_TOLD = 1_000_000
 KEPT = 5_000
 """Times of each version that are kept, the newest: thresholds and the percentiles that are shown come from them."""
 
@@ -61,8 +65,9 @@ class Seen:
 @dataclass(frozen=True)
 class Comparison:
     """`effect` is challenger minus champion for rates and challenger ÷ champion for percentiles, `low` and `high` hold
-    it at every look with probability 1 - alpha. `evidence`: how many times likelier the counts are where the challenger
-    is worse. None: not measured yet, and `lacks` says what is missing."""
+    it at every look with probability 1 - alpha. `evidence`: how many times likelier the counts of the whole rollout are
+    where the challenger is worse; `decides_at`: what rolls back. None: not measured yet, and `lacks` says what is
+    missing."""
 
     name: Name
     champion: float | None
@@ -76,6 +81,7 @@ class Comparison:
     n_champion: int
     n_challenger: int
     lacks: str = ""
+    decides_at: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -99,6 +105,7 @@ class Guard:
         self.tolerance = tolerance
         self._errors, self._quality = Events(), Events()
         self._slow = {0.95: Events(len(GRID)), 0.99: Events(len(GRID))}
+        self._clumps = {quantile: Clumps(len(GRID)) for quantile in self._slow}
         self._times: list[Floats] = [np.zeros(0), np.zeros(0)]  # the champion's, the challenger's
         self._step = _Counts()
         self.touched = 0
@@ -119,7 +126,11 @@ class Guard:
                 if limit > 0:
                     ratios = np.sort(challenger.latencies_s / limit)
                     above = len(ratios) - np.searchsorted(ratios, GRID, side="right")
-                    events.add(share, above, np.full(len(GRID), np.sum(champion.latencies_s > limit)))
+                    of_champion = np.full(len(GRID), np.sum(champion.latencies_s > limit))
+                    events.add(share, above, of_champion)
+                    if 0 < share < 1:
+                        sizes = len(ratios), len(champion.latencies_s)
+                        self._clumps[quantile].add(above, of_champion, *sizes)
         for n, seen in enumerate((champion, challenger)):
             self._times[n] = np.concatenate([self._times[n], seen.latencies_s])[-KEPT:]
         self._step = self._step.and_(champion, challenger)
@@ -173,24 +184,31 @@ class Guard:
         if evidence >= self._bar and challenger - champion > most:
             standing = "worse"
         effect = challenger - champion
-        return Comparison(name, champion, challenger, effect, low, high, _plain(evidence), most, standing, *of)
+        return Comparison(
+            name, champion, challenger, effect, low, high, _plain(evidence), most, standing, *of,
+            decides_at=_plain(self._bar),
+        )  # fmt: skip
 
     def _latency_compared(self, quantile: float) -> Comparison:
         name: Name = "latency_p95" if quantile == 0.95 else "latency_p99"
         events, most = self._slow[quantile], 1 + self.tolerance.latency
         sizes = len(self._times[0]), len(self._times[1])
-        more = events.log_more()
-        evidence = float(more[AT_ONE])
         total = events.total()
+        alike = int(np.argmin(np.abs(events.challenger - events.expected())))
+        # Beside their slow answers at the ratio that makes both alike, or a worse version would look like clumps.
+        clumped = self._clumps[quantile].factor(alike)
+        more, fewer = (log / (clumped or 1.0) for log in (events.log_more(), events.log_fewer()))
+        evidence = float(more[AT_ONE]) if clumped else 0.0
         if not total[AT_ONE]:
             lacks = f"{needed(quantile)} answers of the champion and one slow one since"
             return Comparison(name, None, None, None, None, None, _plain(evidence), most, "undecided", *sizes, lacks)
         # An r at which the challenger's slow answers are more than its share is too small, and the other way round.
         bar = math.log(2 / self.tolerance.alpha)
-        too_small, too_large = np.flatnonzero(more >= bar), np.flatnonzero(events.log_fewer() >= bar)
+        too_small, too_large = (np.flatnonzero(log >= bar) if clumped else np.zeros(0, int) for log in (more, fewer))
         low = float(GRID[too_small.max()]) if len(too_small) else None
         high = float(GRID[too_large.min()]) if len(too_large) else None
-        effect = float(GRID[np.argmin(np.abs(events.challenger - events.expected()))])
+        # Of ratios between which there was no answer, the one that the bounds leave.
+        effect = float(np.clip(GRID[alike], low, high)) if low or high else float(GRID[alike])
         standing: Standing = "fine" if high is not None and high <= most else "undecided"
         if evidence >= self._bar and effect > most:
             standing = "worse"
@@ -198,7 +216,10 @@ class Guard:
             float(np.percentile(times, 100 * quantile)) if len(times) >= needed(quantile) else None
             for times in self._times
         )
-        return Comparison(name, of_champion, of_challenger, effect, low, high, _plain(evidence), most, standing, *sizes)
+        return Comparison(
+            name, of_champion, of_challenger, effect, low, high, _plain(evidence), most, standing, *sizes,
+            decides_at=_plain(self._bar),
+        )  # fmt: skip
 
     @property
     def _bar(self) -> float:
@@ -213,6 +234,7 @@ class Guard:
             "errors": self._errors.to_dict(),
             "quality": self._quality.to_dict(),
             "slow": {str(quantile): events.to_dict() for quantile, events in self._slow.items()},
+            "clumps": {str(quantile): clumps.to_dict() for quantile, clumps in self._clumps.items()},
             "step": asdict(self._step),
             "touched": self.touched,
         }
@@ -223,6 +245,7 @@ class Guard:
         guard._errors = Events.from_dict(written["errors"])
         guard._quality = Events.from_dict(written["quality"])
         guard._slow = {float(q): Events.from_dict(events) for q, events in written["slow"].items()}
+        guard._clumps = {float(q): Clumps.from_dict(clumps) for q, clumps in written["clumps"].items()}
         guard._step = _Counts(**{name: (int(pair[0]), int(pair[1])) for name, pair in written["step"].items()})
         guard.touched = int(written["touched"])
         return guard
@@ -252,16 +275,29 @@ def told(c: Comparison) -> str:
     if c.name in ("errors", "quality"):
         what = "errors" if c.name == "errors" else "bad answers"
         assert c.champion is not None and c.challenger is not None  # noqa: S101  an effect is of both
-        return (
-            f"{what} are {100 * c.challenger:.2f} %, the champion's {100 * c.champion:.2f} % "
-            f"(difference {100 * (c.low or 0):+.2f} to {100 * (c.high or 0):+.2f} points)"
-        )
+        rates = f"{what} are {100 * c.challenger:.2f} %, the champion's {100 * c.champion:.2f} %"
+        if c.standing == "worse":
+            # The interval is of this step and of each rate alone; what decided is the whole rollout's evidence.
+            return f"{rates}, {100 * c.tolerated:g} points more are tolerated{_decided(c)}"
+        return f"{rates} (difference {100 * (c.low or 0):+.2f} to {100 * (c.high or 0):+.2f} points)"
     if c.low is None or c.high is None:
         at_least, at_most = f"at least {c.low or 0:.2f}", f"at most {c.high or 0:.2f}"
         between = at_least if c.low is not None else at_most if c.high is not None else "no bounds yet"
     else:
         between = f"{c.low:.2f} to {c.high:.2f}"
+    if c.low is not None and c.low >= GRID[-1]:
+        return f"{_percentile(c)} is {between} times the champion's"
+    if c.high is not None and c.high <= GRID[0]:
+        return f"{_percentile(c)} is {between} times the champion's"
     return f"{_percentile(c)} is {c.effect:.2f} times the champion's ({between})"
+
+
+def _decided(c: Comparison) -> str:
+    """ "; such counts are 310 times likelier from a worse version (80 decide)"."""
+    if c.decides_at is None:
+        return ""
+    times = f"{c.evidence:,.0f}" if c.evidence < MOST_TOLD else f"more than {MOST_TOLD:,}"
+    return f"; such counts are {times} times likelier from a worse version ({c.decides_at:,.0f} decide)"
 
 
 def _missing(c: Comparison) -> str:

@@ -14,6 +14,13 @@ Pekelis, Walsh, "Always valid inference", Operations Research 70, 2022), here of
 and Wilenski, Biometrika 31, 1940). While the challenger is no worse it is a nonnegative supermartingale that starts at
 1, so it ever reaches 1/α with probability at most α (Ville, 1939): nobody pays for peeking.
 
+The draw makes the requests of one look exchangeable between the versions only as long as their harm does not come in
+clumps of one version's own: a process that stalls makes all slow that wait for it. Then the counts vary more from look
+to look than the draw alone makes them (Clumps), and the evidence is worth less. Its logarithm divided by that factor
+is the usual correction of overdispersed counts (Wedderburn, Biometrika 61, 1974; McCullagh and Nelder, "Generalized
+Linear Models", 1989), an approximation: α is exact without clumps, and held by simulation with clumps shorter than a
+look. Stalls that last many looks are not seen by it.
+
 Not known here: what an event is, or when it happened. Not covered: requests whose version was not drawn (asked for by
 name), and few users with many requests each under sticky routing, whose requests share one draw.
 """
@@ -31,6 +38,9 @@ Floats = npt.NDArray[np.float64]
 
 RATIOS = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
 """The φ of the mixture: how much worse a challenger may be; their inverses where it may be better."""
+
+LEAST_LOOKS = 10
+"""From which on a variance between looks is told."""
 
 
 class Events:
@@ -95,6 +105,46 @@ class Events:
         found = cls()
         found.challenger = np.array(written["challenger"], dtype=float)
         found.by_share = {float(share): np.array(events, float) for share, events in written["by_share"].items()}
+        return found
+
+
+class Clumps:
+    """How much more the challenger's part of the harmful events varies from look to look than by the draw alone, one
+    column a definition of harm: given a look's events, its part is hypergeometric where events are exchangeable."""
+
+    def __init__(self, columns: int = 1) -> None:
+        self.looks, self.sums, self.squares = (np.zeros(columns) for _ in range(3))
+
+    def add(self, challenger: npt.ArrayLike, champion: npt.ArrayLike, of_challenger: int, of_champion: int) -> None:
+        """A look: events of both, one a column, of so many requests."""
+        part, of = np.asarray(challenger, dtype=float), of_challenger + of_champion
+        events = part + np.asarray(champion, dtype=float)
+        if of < 2:
+            return
+        share = of_challenger / of
+        variance = events * (of - events) * share * (1 - share) / (of - 1)
+        told = variance > 0
+        apart = np.where(told, (part - events * share) / np.sqrt(np.where(told, variance, 1.0)), 0.0)
+        self.looks = self.looks + told
+        self.sums = self.sums + apart
+        self.squares = self.squares + apart**2
+
+    def factor(self, column: int) -> float | None:
+        """Variance over the draw's own, 1 at least; None before there are enough looks to tell."""
+        looks = float(self.looks[column])
+        if looks < LEAST_LOOKS:
+            return None
+        return max(1.0, float(self.squares[column] - self.sums[column] ** 2 / looks) / (looks - 1))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name).tolist() for name in ("looks", "sums", "squares")}
+
+    @classmethod
+    def from_dict(cls, written: Mapping[str, Any]) -> Clumps:
+        found = cls()
+        found.looks, found.sums, found.squares = (
+            np.array(written[name], dtype=float) for name in ("looks", "sums", "squares")
+        )
         return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.measure.guard import GRID, Guard, Seen
+from lab.measure.guard import GRID, Guard, Seen, told
 from lab.measure.rollout_sim import Story, simulate
 from lab.spec import Tolerance
 
@@ -96,6 +96,52 @@ def test_load_that_slows_both_is_nobodys_fault() -> None:
         both = [random.lognormal(-3, 0.5, n) * slower for n in (100 - ours, ours)]
         guard.see(0.25, *(Seen(len(times), 0, times) for times in both))
         assert guard.verdict(last=False).action != "roll_back"
+
+
+def stalled(seed: int, looks: int, *, slower: float = 1.0) -> str:
+    """Both versions stall by themselves, in one look of eight: a fifth of their answers wait for it, in a row."""
+    random, guard = np.random.default_rng(seed), Guard(Tolerance())
+    for _ in range(looks):
+        both = []
+        for n, times_as_slow in ((112, 1.0), (38, slower)):
+            times = random.exponential(0.004, n) * times_as_slow
+            if random.random() < 0.12:
+                times[: n // 5] += np.linspace(0.2, 0.02, n // 5)
+            both.append(Seen(n, 0, times))
+        guard.see(0.25, *both)
+        if guard.verdict(last=False).action == "roll_back":
+            return "roll_back"
+    return "wait"
+
+
+def test_stalls_of_equal_versions_are_hardly_ever_a_reason_to_roll_back() -> None:
+    """Answer by answer, 18 of 60 were rolled back: a clump of slow ones is no evidence of each of them."""
+    assert [stalled(seed, 30) for seed in range(20)].count("roll_back") <= 2
+    assert [stalled(seed, 120, slower=2.0) for seed in range(3)] == ["roll_back"] * 3
+
+
+def test_ratio_lies_within_its_bounds_and_beyond_the_grid_only_a_bound_is_told() -> None:
+    random, guard, looked = np.random.default_rng(0), Guard(Tolerance()), 0
+    for _ in range(25):
+        guard.see(0.25, Seen(112, 0, random.exponential(0.004, 112)), Seen(38, 0, random.exponential(0.024, 38)))
+        for c in guard.verdict(last=False).comparisons:
+            if c.name.startswith("latency") and c.effect is not None:
+                looked += c.low is not None
+                assert (c.low or 0) <= c.effect <= (c.high or np.inf)
+    assert looked > 10
+    (p95,) = [c for c in guard.verdict(last=False).comparisons if c.name == "latency_p95"]
+    assert "p95 is at least 3.03 times the champion's" in told(p95) and "is 3.03" not in told(p95)
+
+
+def test_word_that_rolls_back_gives_the_evidence_that_did() -> None:
+    """Decided early in a step, whose own interval still holds 0."""
+    guard = fed(Guard(Tolerance()), 0.25, 2000, errors=0.03)
+    guard.begin_step()
+    verdict = fed(guard, 0.25, 200, errors=0.06, seed=5).verdict(last=False)
+    (errors,) = [c for c in verdict.comparisons if c.name == "errors"]
+    assert errors.standing == "worse" and errors.low is not None and errors.low < 0
+    assert "likelier from a worse version (80 decide)" in told(errors) and "points more are tolerated" in told(errors)
+    assert "difference" not in told(errors)
 
 
 def test_nothing_measured_is_no_figure() -> None:

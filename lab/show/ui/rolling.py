@@ -128,14 +128,19 @@ def _now(routes: Routes, route: Route) -> None:
                 "since it began",
                 "the guard has not looked yet",
             ),
-            Card("Rolled back by mistake", f"≤ {100 * canary.tolerance.alpha:g} %", "of versions that are no worse"),
+            Card(
+                "Rolled back by mistake",
+                f"≤ {100 * canary.tolerance.alpha:g} %",
+                "of versions that are no worse, harm by chance",
+            ),
         ]
     )
     if verdict is not None:
         chart.show(charts.comparisons(verdict["comparisons"]), "o_compared")
         st.caption(
             "Champion and challenger had their requests in the same window, by lot. Intervals and verdict hold however "
-            "often one looks."
+            "often one looks, if harm falls on single requests; for stalls that slow a clump of them the latency's "
+            "evidence is reduced, which is an approximation and does not cover stalls of many seconds."
         )
     since = [line for line in routes.audit(route.model) if line["utc"] >= canary.begun[:19]]
     chart.show(charts.traffic(since, canary.challenger), "o_traffic")
