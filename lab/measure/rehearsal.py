@@ -22,6 +22,8 @@ from lab.measure.words import (
 RIGHT = {"good": "promoted", "slower": "rolled_back", "errs": "rolled_back", "worse": "rolled_back"}
 DECISIONS = {"promoted": "promoted", "rolled_back": "rolled back", "undecided": "not decided"}
 
+CLIENT_LIMITED = "No verdict: the load generator fell behind, so this measures the client."
+
 Event = Mapping[str, Any]
 Rehearsal = dict[str, Any]
 Block = dict[str, Any]
@@ -39,12 +41,18 @@ def is_right(block: Block) -> bool | None:
 
 
 def lost_nothing(block: Block) -> bool | None:
-    """Whether each request of a switch and its way back has one answer, in all books, and blue said the same again;
-    None where it was not switched there and back."""
+    """Whether each request of a switch and its way back has one answer, if only that it is refused, in all books, and
+    blue said the same again; None where it was not switched there and back."""
     if len(block["moves"]) < 2 or not block["compared"]:
         return None
-    books = block["entered"] == block["requests"] and block["executed"] == block["predictions"]
-    return books and not any(block[name] for name in ("lost", "twice", "left", "differing"))
+    return books_agree([block]) and not any(block[name] for name in ("lost", "twice", "left", "differing"))
+
+
+def books_agree(blocks: Sequence[Block]) -> bool:
+    """Whether gateway and Tritons had what the users sent, but for requests that were refused: before the gateway took
+    them, or after."""
+    asked, entered, predictions, executed, refused = _books(blocks)
+    return 0 <= asked - entered <= refused and 0 <= predictions - executed <= refused
 
 
 def holds(found: Rehearsal) -> bool | None:
@@ -105,24 +113,41 @@ def _share(block: Block) -> str:
 
 
 def _switch(blocks: Sequence[Block]) -> list[str]:
-    requests, lost, twice = (sum(block[key] for block in blocks) for key in ("requests", "lost", "twice"))
+    requests, streams, lost, twice = (
+        sum(block[key] for block in blocks) for key in ("requests", "streams", "lost", "twice")
+    )
     moves = [move for block in blocks for move in block["moves"]]
     if not moves:
         return ["The traffic was not switched yet."]
-    head = f"Of {plural(requests, 'request')} {lost or 'none'} {'was' if lost == 1 else 'were'} lost and "
+    parts = f"{plural(requests - streams, 'prediction')} and {plural(streams, 'stream')}"
+    asked = f"{plural(requests, 'request')}{f' ({parts})' if streams else ''}"
+    head = f"Of {asked} {lost or 'none'} {'was' if lost == 1 else 'were'} lost and "
     head += f"{twice or 'none'} answered twice while all traffic was switched {plural(len(moves), 'time')}."
-    return [head, _books(blocks), _again(blocks), _course(moves)]
+    return [head, told_of_books(blocks), _again(blocks), _course(moves)]
 
 
-def _books(blocks: Sequence[Block]) -> str:
-    asked, entered, predictions, executed = (
-        sum(block[key] for block in blocks) for key in ("requests", "entered", "predictions", "executed")
+def _books(blocks: Sequence[Block]) -> tuple[int, int, int, int, int]:
+    """Requests that were sent, that entered the gateway, predictions, those that Triton made, and refused requests,
+    which were lost ones to an older lab."""
+    asked, entered, predictions, executed, refused = (
+        sum(block.get(key, 0) for block in blocks)
+        for key in ("requests", "entered", "predictions", "executed", "refused")
     )
-    agree = "The books agree" if asked == entered and predictions == executed else "The books do not agree"
-    return (
-        f"{agree}: users sent {format_count(asked)}, the gateway took {format_count(entered)}; of "
-        f"{plural(predictions, 'prediction')} both Tritons together made {format_count(executed)}."
+    return asked, entered, predictions, executed, refused
+
+
+def told_of_books(blocks: Sequence[Block]) -> str:
+    """The three books side by side, in words."""
+    asked, entered, predictions, executed, refused = _books(blocks)
+    said = (
+        f"{'The books agree' if books_agree(blocks) else 'The books do not agree'}: users sent {format_count(asked)}, "
+        f"the gateway took {format_count(entered)}; of {plural(predictions, 'prediction')} both Tritons together made "
+        f"{format_count(executed)}."
     )
+    if refused:
+        was = "was refused, and its user" if refused == 1 else "were refused, and their users"
+        said += f" {plural(refused, 'request')} {was} told so: not lost, but not served."
+    return said
 
 
 def _again(blocks: Sequence[Block]) -> str:

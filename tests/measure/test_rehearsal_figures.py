@@ -86,6 +86,9 @@ def test_sentences_of_a_canary_say_whom_it_cost() -> None:
         ({"differing": 1}, False),
         ({"entered": 2059}, False),
         ({"executed": 2001}, False),
+        ({"refused": 3, "entered": 2058, "executed": 1998}, True),  # two at the door, one by Triton; none were lost
+        ({"refused": 3, "entered": 2058, "executed": 1996}, False),
+        ({"refused": 3, "entered": 2061}, False),
         ({"compared": 0}, None),
         ({"moves": []}, None),
     ],
@@ -96,7 +99,12 @@ def test_switch_holds_when_every_book_agrees(more: dict[str, Any], holds: bool |
 
 def test_sentences_of_a_switch() -> None:
     said = " ".join(rehearsal.sentences(found(switch())))
-    assert said.startswith("Of 2,060 requests none were lost and none answered twice")
+    assert said.startswith(
+        "Of 2,060 requests (2,000 predictions and 60 streams) none were lost and none answered twice"
+    )
+    assert "refused" not in said
+    refused = " ".join(rehearsal.sentences(found(switch(refused=3, entered=2057, executed=1997))))
+    assert "The books agree" in refused and "3 requests were refused" in refused and "none were lost" in refused
     assert "The books agree: users sent 2,060, the gateway took 2,060" in said
     assert "700 answers after the way back all are to the letter" in said
     assert "1 request sent after it still reached the old side, the last 40.0 ms later" in said

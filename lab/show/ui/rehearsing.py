@@ -191,9 +191,10 @@ def _switch(block: rehearsal.Block) -> None:
     late = sum(move["late"] for move in moves)
     late_s = max((move["late_s"] for move in moves), default=None)
     drain_s = max((move["drain_s"] for move in moves), default=None)
+    refused = f", {format_count(block['refused'])} refused" if block.get("refused") else ""
     cards(
         [
-            Card("Lost", format_count(block["lost"]), f"of {format_count(block['requests'])} requests"),
+            Card("Lost", format_count(block["lost"]), f"of {format_count(block['requests'])} requests{refused}"),
             Card("Answered twice", format_count(block["twice"]), "by the users' book"),
             Card("Unlike before, after the way back", format_count(block["differing"]), f"of {block['compared']}"),
             Card("Finished where they began after", format_seconds(drain_s), f"{late} still sent to the old side"),

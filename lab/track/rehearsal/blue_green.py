@@ -15,7 +15,7 @@ import numpy as np
 import uvloop
 
 from lab.load.recorder import Recorder
-from lab.measure.records import Int64s
+from lab.measure.records import REFUSED, Int64s
 from lab.serve.metrics import scrape
 from lab.serve.triton import Server
 from lab.track import rollout
@@ -120,10 +120,11 @@ class _Switching:
 
 
 def accounts(answers: Sequence[Answer], sent: int, done: Sequence[Switch]) -> dict[str, Any]:
-    """`lost`: requests without a whole answer. `differing` of the `compared` answers that blue gave after the way back
-    are not to the letter what it said to the same question before the switch; `other`: green's that differ from
-    blue's, which they may."""
+    """`refused`: requests whose answer was to come again. `lost`: those with neither that nor a whole answer.
+    `differing` of the `compared` answers that blue gave after the way back are not to the letter what it said to the
+    same question before the switch; `other`: green's that differ from blue's, which they may."""
     whole = [a for a in answers if a.whole]
+    refused = sum(a.outcome == REFUSED for a in answers)
     there, back = (done[0].at_ns, done[1].written_ns) if len(done) == 2 else (None, None)
     before = {(a.kind, a.number): a.said for a in whole if a.version == BLUE and (there is None or a.done_ns < there)}
 
@@ -136,7 +137,8 @@ def accounts(answers: Sequence[Answer], sent: int, done: Sequence[Switch]) -> di
     return {
         "requests": sent,
         "streams": sum(a.kind == "stream" for a in answers),
-        "lost": sent - len(whole),
+        "refused": refused,
+        "lost": sent - len(whole) - refused,
         "twice": len(whole) - len({(a.kind, a.id) for a in whole}),
         "compared": len(after),
         "differing": unlike(after),
