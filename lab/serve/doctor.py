@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lab.home import home
-from lab.serve import installation, leftovers, ports, weights
+from lab.serve import installation, leftovers, ports, scratch, weights
 from lab.serve.triton import DEFAULT_PORTS, Server
 from lab.spec import FAMILIES, ModelSpec
 
@@ -62,6 +62,9 @@ def _checks() -> Iterator[Check]:
     size_bytes = sum(one.size_bytes for one in left)
     found = f"{len(left)} regions, {size_bytes:,} bytes, of dead servers of this lab"
     yield Check("leftovers in shared memory", not left, found, "the next start removes them" if left else "")
+    folders = scratch.find()
+    found = ", ".join(map(str, folders)) or "none of dead processes of this lab"
+    yield Check("leftovers in temporary folders", not folders, found, "the next start removes them" if folders else "")
 
 
 def _fetched(name: str, there: bool, place: str, word: str) -> Check:

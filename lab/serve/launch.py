@@ -13,7 +13,7 @@ import psutil
 
 from lab import priority
 from lab.errors import ServerError
-from lab.serve import installation, leftovers, ports, traces
+from lab.serve import installation, leftovers, ports, scratch, traces
 from lab.serve.process import Process, born, last_lines
 from lab.serve.record import ServerRecord
 
@@ -39,6 +39,7 @@ def launch(
     are free, any others elsewhere, with `environment` beside its own. It dies with this process. ServerError when it
     cannot be had."""
     leftovers.remove()
+    scratch.sweep()
     repository.mkdir(parents=True, exist_ok=True)
     command = installation.command()
     for _ in range(3):  # another program may take a port between our look and Triton's

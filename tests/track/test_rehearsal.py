@@ -7,18 +7,23 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from aiohttp import web
 
+from lab.errors import RunError
 from lab.measure.records import ERROR, OK, REFUSED, TRUNCATED
+from lab.serve.process import Process
 from lab.spec import ModelSpec
 from lab.track.rehearsal import planted
 from lab.track.rehearsal.blue_green import Switch, accounts
 from lab.track.rehearsal.canary import traffic
+from lab.track.rehearsal.stage import Stage, end
 from lab.track.rehearsal.users import Answer, Users
+from lab.track.routes import Routes
 
 S = 1_000_000_000
 THERE, BACK = Switch("green", 4 * S, 4 * S + 1000), Switch("blue", 8 * S, 8 * S + 1000)
@@ -53,6 +58,14 @@ def test_books_see_what_is_lost_twice_and_unlike() -> None:
     told = accounts(answers, 25, [THERE, BACK])  # and one of which nothing came at all
     assert (told["lost"], told["twice"], told["differing"]) == (2, 1, 1)
     assert accounts(answers, 25, [THERE])["compared"] == 0  # it was never switched back
+
+
+def test_books_tell_what_was_refused_from_what_was_lost() -> None:
+    answers = whole_run()
+    for n, outcome in ((9, REFUSED), (10, REFUSED), (11, ERROR)):
+        answers[n] = replace(answers[n], outcome=outcome, version=None)
+    told = accounts(answers, 24, [THERE, BACK])
+    assert (told["refused"], told["lost"]) == (2, 1)
 
 
 def test_switch_tells_of_answers_under_way_and_of_late_ones() -> None:
@@ -176,3 +189,26 @@ def test_users_stop_when_told() -> None:
             return await asyncio.wait_for(users.predict("digits", due_ns, lambda: asked >= 3), 30)
 
     assert asyncio.run(all_of_it()) == 3
+
+
+def test_users_stop_at_once_when_the_gateway_has_ended(tmp_path: Path) -> None:
+    log = tmp_path / "gateway.log"
+    process = Process(["/bin/sh", "-c", "echo out of luck; read -r _"], {}, log)
+    place = Stage("http://127.0.0.1:9", process, Routes(tmp_path / "routes"), log)
+    try:
+
+        def watch() -> bool:
+            place.check()
+            return False
+
+        async def all_of_it() -> None:
+            async with Users(place.url, 5.0) as users:
+                await users.predict("digits", np.full(5, 2**62), watch)  # nobody waits for these
+
+        assert process.wait(30)  # nothing to read: it ends
+        with pytest.raises(RunError, match="the gateway ended during the rehearsal: out of luck"):
+            asyncio.run(asyncio.wait_for(all_of_it(), 30))
+    finally:
+        end(process)
+    with pytest.raises(RunError, match="the gateway ended"):
+        place.told()

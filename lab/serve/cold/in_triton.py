@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -23,7 +22,7 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from lab import home
-from lab.serve import health, installation, launch, repository, weights
+from lab.serve import health, installation, launch, repository, scratch, weights
 from lab.serve.cold import page_cache
 from lab.serve.cold.line import Failed, Line, Listener
 from lab.serve.cold.models import TORCH
@@ -61,7 +60,7 @@ class TritonStarter:
     def __init__(self, spec: ModelSpec, start: Start, *, log: Path) -> None:
         self.spec, self.how, self._log = spec, start, log
         self._files = Starter(spec, start, log=log)  # which files there are, and their page cache
-        self._scratch = Path(tempfile.mkdtemp(prefix="lab-cold-"))
+        self._scratch = scratch.make("lab-cold-")
         self.zygote_pid = None
 
     def prepare(self, progress: home.Progress | None = None) -> None:
@@ -141,7 +140,7 @@ class TritonStarter:
 
     def close(self) -> None:
         self._files.close()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        scratch.remove(self._scratch)
 
     def __enter__(self) -> TritonStarter:
         return self

@@ -19,7 +19,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -28,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from lab import home, priority
-from lab.serve import job, repository, weights
+from lab.serve import job, repository, scratch, weights
 from lab.serve.cold import limit, packed, page_cache
 from lab.serve.cold.line import Failed, Line, Listener, ending
 from lab.serve.cold.started import STOP_LIMIT_S, Stage, Worker
@@ -90,7 +89,7 @@ class Starter:
     def __init__(self, spec: ModelSpec, start: Start, *, log: Path, memory_limit_bytes: int | None = None) -> None:
         self.spec, self.how, self._log = spec, start, log
         self._limit_bytes = memory_limit_bytes
-        self._scratch = Path(tempfile.mkdtemp(prefix="lab-cold-"))
+        self._scratch = scratch.make("lab-cold-")
         self._zygote: tuple[subprocess.Popen[bytes], Line] | None = None
         self._count = 0
         self.enforced_by = None if memory_limit_bytes is None else limit.enforcer()
@@ -322,7 +321,7 @@ class Starter:
             process.kill()
             process.wait()
             self._zygote = None
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        scratch.remove(self._scratch)
 
     def __enter__(self) -> Starter:
         return self

@@ -13,8 +13,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from lab import priority
 from lab.errors import InputError
@@ -25,7 +23,7 @@ from lab.run.bench import managed
 from lab.run.control import Inbox
 from lab.run.folder import RunFolder
 from lab.run.plan import Block, cell_blocks, with_rate
-from lab.serve import weights
+from lab.serve import scratch, weights
 from lab.serve.triton import Server
 from lab.spec import Cell, Experiment, ModelSpec, Rollout, parse
 from lab.track.deploy import warm
@@ -45,7 +43,8 @@ Tick = Callable[[str, str, float], None]
 
 
 def measure(experiment: Experiment, folder: RunFolder, stopped: Stopped, report: Report, on_tick: Tick) -> bool:
-    """The whole run; whether a page asked it to stop. `on_tick(state, phase, progress)` keeps the status."""
+    """The whole run; whether a page asked it to stop. `on_tick(state, phase, progress)` keeps the status. RunError once
+    the gateway has ended."""
     assert experiment.rollout is not None  # noqa: S101  it is a rehearsal
     asked = _Asked(folder, stopped)
     with suppress(OSError):  # the users are part of this process
@@ -81,6 +80,7 @@ def measure(experiment: Experiment, folder: RunFolder, stopped: Stopped, report:
             def tick(where: str = where, done: float = index / len(blocks)) -> bool:
                 on_tick("running", where, done)
                 return asked()
+                place.check()
 
             with kind.ready(routes, cells[block.cell], block):
                 _block(index, block, cells[block.cell], kind, place, recorder, folder, tick)
@@ -178,8 +178,8 @@ class _Environments:
     ) -> None:
         assert experiment.rollout is not None  # noqa: S101  it is a rehearsal
         report("loading and warming the second environment")
-        repository = ends.enter_context(TemporaryDirectory(prefix="lab-green-"))
-        green = ends.enter_context(Server.start(repository=Path(repository), log=folder.path / "green.log"))
+        repository = ends.enter_context(scratch.folder("lab-green-"))
+        green = ends.enter_context(Server.start(repository=repository, log=folder.path / "green.log"))
         two = planted.serve(green, experiment.model, experiment.rollout.challenger)
         for spec in experiment.neighbours:
             _serve(green, spec)

@@ -31,11 +31,24 @@ class Stage:
     """`url` of the gateway, its process, and the routes that it follows."""
 
     url: str
-    pid: int
+    process: Process
     routes: Routes
+    log: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def check(self) -> None:
+        """RunError once the gateway has ended: what users find after that says nothing about a rollout."""
+        if self.process.exit_status is not None:
+            said = last_lines(self.log, 1)
+            raise RunError(f"the gateway ended during the rehearsal: {said[0] if said else 'without a word'}")
 
     def told(self) -> dict[str, Any]:
-        """What the gateway says of itself: "entered", "in_flight" and the routes in force."""
+        """What the gateway says of itself: "entered", "in_flight" and the routes in force. RunError once it has
+        ended."""
+        self.check()
         with urllib.request.urlopen(f"{self.url}/routes", timeout=ANSWER_LIMIT_S) as answer:  # noqa: S310  our own gateway's
             found: dict[str, Any] = json.load(answer)
         return found
@@ -53,7 +66,7 @@ def stage(routes: Routes, log: Path) -> Iterator[Stage]:
     """A gateway on `routes`, which name what they need."""
     process, url = begin(routes, log, ["--routes", str(routes.folder), "--port", "0"])
     try:
-        yield Stage(url, process.pid, routes)
+        yield Stage(url, process, routes, log)
     finally:
         end(process)
 

@@ -25,7 +25,7 @@ TICK_S, FLUSH_S = 0.1, 0.5
 OUTCOME = {429: REFUSED, 503: REFUSED, 504: TIMEOUT}
 
 Watch = Callable[[], bool]
-"""Asked ten times a second; True ends the asking."""
+"""Asked ten times a second; True ends the asking, and so does an error, which `predict` raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +120,17 @@ class Users:
 
     async def _watched(self, watch: Watch, over: asyncio.Event) -> None:
         flushed_s = time.monotonic()
-        while not over.is_set():
-            if watch():
-                over.set()
-            if self._recorder is not None and time.monotonic() - flushed_s > FLUSH_S:
-                flushed_s = time.monotonic()
-                self._recorder.flush()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(over.wait(), TICK_S)
+        try:
+            while not over.is_set():
+                if watch():
+                    over.set()
+                if self._recorder is not None and time.monotonic() - flushed_s > FLUSH_S:
+                    flushed_s = time.monotonic()
+                    self._recorder.flush()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(over.wait(), TICK_S)
+        finally:
+            over.set()  # nobody watches any more
 
     async def _prediction(self, model: str, n: int, due_ns: int, image: int, body: bytes, label: int) -> None:
         own, sent_ns = f"p{n}", time.perf_counter_ns()
