@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from lab.errors import InputError
 from lab.measure.answers import all_equal
+from lab.measure.cold import FEWEST, STILL_RESIDENT, SUM_OFF
 from lab.measure.cost import machine
 from lab.measure.percentile import needed
 from lab.measure.words import format_count, format_fraction, format_seconds, join, objective_label, plural
@@ -41,16 +42,12 @@ def questions(
     """Every question that this run raises, the open ones first. `declared` is the experiment in run.json;
     `price_caveats` what a cost in the same report must be read with."""
     summaries = [cell["summary"] for cell in document["cells"] if cell["role"] == "cell"]
+    about = [_about_load, _about_samples, _about_luck, _about_many, _about_the_client]
+    if document.get("cold"):  # starts have no load, no blocks and no client that could be asked about
+        about = [_about_starts, _about_many]
     asked = [
         question
-        for ask in (
-            _about_load,
-            _about_samples,
-            _about_luck,
-            _about_the_client,
-            _about_what_was_served,
-            _about_the_place,
-        )
+        for ask in (*about, _about_what_was_served, _about_the_place)
         for question in ask(document, declared, summaries)
     ]
     if price_caveats:
@@ -76,11 +73,14 @@ def waive(found: Sequence[Question], waivers: Mapping[str, str]) -> list[Questio
 
 
 Asked = Iterator[Question]
+NOTHING = "No block was measured."
 
 
 def _about_load(document: Mapping[str, Any], declared: Mapping[str, Any], summaries: list[dict[str, Any]]) -> Asked:
     question = "Did users wait for each other, so that a slow server was asked less?"
-    if any(problem["code"] == "closed_loop" for summary in summaries for problem in summary["problems"]):
+    if not summaries:
+        yield Question("loop", question, NOTHING, "open")
+    elif any(problem["code"] == "closed_loop" for summary in summaries for problem in summary["problems"]):
         text = "Yes: closed loop. Its latency says little about users who do not wait; measure with Poisson arrivals."
         yield Question("loop", question, text, "open")
     else:
@@ -100,6 +100,9 @@ def _about_load(document: Mapping[str, Any], declared: Mapping[str, Any], summar
         "unsteady",
         "Was it in a steady state?",
         f"Throughput and latency of the thirds of each window agree within 10 %: {_steady(summaries)}.",
+        ""
+        if any(s["steady"] is not None for s in summaries)
+        else "No block could be judged: each third of a window needs enough successes. Measure longer.",
     )
     yield Question(
         "load_like_yours",
@@ -151,6 +154,9 @@ def _about_luck(document: Mapping[str, Any], declared: Mapping[str, Any], summar
         f"All came from seed {seed}; run it again with --set workload.seed={seed + 1}.",
         "open",
     )
+
+
+def _about_many(document: Mapping[str, Any], declared: Mapping[str, Any], summaries: list[dict[str, Any]]) -> Asked:
     effects = [e for e in document["verdict"].get("effects", ()) if e["verdict"] in ("higher", "lower")]
     every = [e for e in document["verdict"].get("effects", ()) if e["verdict"] != "not comparable"]
     if every:
@@ -167,7 +173,13 @@ def _about_the_client(
 ) -> Asked:
     lags = [s["send_lag_p99_s"] for s in summaries if s["send_lag_p99_s"] is not None]
     worst = f"the largest p99 of the send lag is {format_seconds(max(lags))}" if lags else "no send lag was measured"
-    yield from _problem(document, "client_limited", "Was the load generator the bottleneck?", f"No: {worst}.")
+    yield from _problem(
+        document,
+        "client_limited",
+        "Was the load generator the bottleneck?",
+        f"No: {worst}.",
+        "" if lags else "It was not checked: no send lag was measured.",
+    )
     failed = [s["error_fraction"] for s in summaries if s["error_fraction"]]
     if failed:
         text = (
@@ -175,12 +187,61 @@ def _about_the_client(
             "and goodput counts them as not served; latency is that of the survivors."
         )
         yield Question("failures", "Did failures make it look fast?", text, "open")
-    else:
+    elif summaries:
         yield Question("failures", "Did failures make it look fast?", "No request failed.", "answered")
-    yield from _problem(document, "cache_warm", "Did a cache answer?", "No answer came from the response cache.")
+    else:
+        yield Question("failures", "Did failures make it look fast?", NOTHING, "open")
     yield from _problem(
-        document, "server_count_mismatch", "Do client and server count alike?", "Triton's counts are the client's."
+        document,
+        "cache_warm",
+        "Did a cache answer?",
+        "No answer came from the response cache.",
+        "" if summaries else NOTHING,
     )
+    counted = sum(s["server_success_delta"] is not None for s in summaries)
+    yield from _problem(
+        document,
+        "server_count_mismatch",
+        "Do client and server count alike?",
+        f"The server's counts are the client's in {counted} of {plural(len(summaries), 'block')}.",
+        "" if counted else "It was not checked: the server told no counts.",
+    )
+
+
+def _about_starts(document: Mapping[str, Any], declared: Mapping[str, Any], summaries: list[dict[str, Any]]) -> Asked:
+    tried = [cell for cell in document["cold"]["cells"] if not cell["not_measured"]]
+    fewest = min((cell["starts"] for cell in tried), default=0)
+    yield Question(
+        "samples",
+        "Are there enough starts for an interval?",
+        f"An interval needs {FEWEST} starts of each way; the fewest are {fewest}"
+        + ("." if fewest >= FEWEST else ": run it with --repeats 5."),
+        "answered" if fewest >= FEWEST else "open",
+    )
+    off, question = document["cold"]["unexplained_max_fraction"], "Do the stages explain the whole?"
+    if off is None:
+        yield Question("stages", question, "No start was measured.", "open")
+    else:
+        text = f"In the worst start {format_fraction(off)} of the whole is in no stage; allowed is "
+        yield Question(
+            "stages", question, f"{text}{format_fraction(SUM_OFF)}.", "answered" if off <= SUM_OFF else "open"
+        )
+    failed = sum(len(cell["failed"]) for cell in tried)
+    text = f"{plural(failed, 'start')} failed and are in no figure." if failed else "No start failed."
+    if not tried:
+        text = "No start was measured."
+    yield Question("failures", "Did starts fail?", text, "open" if failed or not tried else "answered")
+    emptied = [c for c in tried if c["start"]["page_cache"] == "cold" and not c["start"].get("keep_warm")]
+    if emptied:
+        left = [cell["resident_fraction"] for cell in emptied]
+        known = [fraction for fraction in left if fraction is not None]
+        text = (
+            f"At most {format_fraction(max(known))} of a model's files were still in memory."
+            if len(known) == len(left)
+            else "Whether the files had left memory could not be seen of every way to start."
+        )
+        good = len(known) == len(left) and max(known) <= STILL_RESIDENT
+        yield Question("page_cache", "Was the page cache cold?", text, "answered" if good else "open")
 
 
 def _about_what_was_served(
@@ -223,11 +284,11 @@ def _about_the_place(
     yield Question("elsewhere", "Would it be so on another machine?", text, "open")
 
 
-def _problem(document: Mapping[str, Any], code: str, question: str, otherwise: str) -> Asked:
-    """The document's own words where it has the problem, `otherwise` where not."""
+def _problem(document: Mapping[str, Any], code: str, question: str, otherwise: str, unchecked: str = "") -> Asked:
+    """The document's own words where it has the problem, `otherwise` where not; `unchecked` says why nobody knows."""
     found = next((p for p in document["problems"] if p["code"] == code), None)
     if found is None:
-        yield Question(code, question, otherwise, "answered")
+        yield Question(code, question, unchecked or otherwise, "open" if unchecked else "answered")
         return
     where = f" ({found['blocks']} blocks, the first's words)" if found.get("blocks") else ""
     yield Question(code, question, f"{found['text'].rstrip('.')}{where}. {found['remedy']}".strip(), "open")

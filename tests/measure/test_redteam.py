@@ -72,6 +72,40 @@ def test_a_closed_loop_counts_only_where_it_was_judged() -> None:
     assert asked(cells=cells)["loop"].status == "open"
 
 
+def test_what_nobody_measured_is_answered_by_nobody() -> None:
+    found = asked(cells=[])
+    for code in ("loop", "unsteady", "client_limited", "failures", "cache_warm", "server_count_mismatch"):
+        assert found[code].status == "open", found[code]
+    cells = document()["cells"]
+    assert asked(cells=cells)["server_count_mismatch"].status == "open"  # nobody asked a server
+    cells[0]["summary"]["server_success_delta"] = 100
+    assert "in 1 of 2 blocks" in asked(cells=cells)["server_count_mismatch"].answer
+    cells[0]["summary"]["steady"] = cells[1]["summary"]["steady"] = None
+    assert asked(cells=cells)["unsteady"].status == "open"
+
+
+def test_starts_are_asked_about_starts_and_not_about_a_load() -> None:
+    way = {
+        "starts": 5, "failed": [], "not_measured": None, "start": {"page_cache": "cold"}, "resident_fraction": 0.0,
+    }  # fmt: skip
+    declared = catalogue.experiment("cold_start").model_dump(mode="json")
+
+    def about(off: float | None, **changes: Any) -> dict[str, str]:
+        cold = {"cells": [way, {**way, **changes}], "unexplained_max_fraction": off}
+        return {q.code: q.status for q in questions(document(cells=[], cold=cold), declared)}
+
+    good = about(0.01)
+    own = {"samples", "stages", "failures", "page_cache"}
+    assert own <= good.keys() and all(good[code] == "answered" for code in own)
+    assert not good.keys() & {"loop", "warm_up", "unsteady", "client_limited", "cache_warm", "server_count_mismatch"}
+    assert about(0.2)["stages"] == about(None)["stages"] == "open"
+    assert about(0.01, starts=2)["samples"] == "open"
+    assert about(0.01, failed=["no memory"])["failures"] == "open"
+    assert (
+        about(0.01, resident_fraction=0.3)["page_cache"] == about(0.01, resident_fraction=None)["page_cache"] == "open"
+    )
+
+
 def test_failures_are_told_with_their_share() -> None:
     cells = document()["cells"]
     cells[0]["summary"] = side("x", refused=0.5).summaries[0]
