@@ -15,9 +15,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from lab.serve.cold.http import BODY_LIMIT
 from lab.serve.eviction import Refused
 from lab.serve.proxy import (
-    BODY_LIMIT,
     CHUNKED,
     CLOSE,
     HEAD_LIMIT,
@@ -81,7 +81,7 @@ class ServerlessProxy:
         length = LENGTH.search(head)
         if CHUNKED.search(head) or (length and int(length[1]) > BODY_LIMIT):
             writer.write(
-                answered(411, "Length Required", {"error": "allowed: a body with a Content-Length up to 1 GiB"})
+                answered(411, "Length Required", {"error": "allowed: a body with a Content-Length up to 64 MiB"})
             )
             return False
         body = await reader.readexactly(int(length[1])) if length else b""

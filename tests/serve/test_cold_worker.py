@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,9 +42,12 @@ def starter(home: Path) -> Iterator[Starter]:
         yield made
 
 
-def infer(port: int, name: str = "null") -> dict[str, Any]:
+GOOD = ({"name": "INPUT", "shape": [1, 1], "datatype": "FP32", "data": [3.5]},)
+
+
+def infer(port: int, name: str = "null", inputs: Sequence[Any] = GOOD) -> dict[str, Any]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-    asked = {"inputs": [{"name": "INPUT", "shape": [1, 1], "datatype": "FP32", "data": [3.5]}]}
+    asked = {"inputs": list(inputs)}
     connection.request("POST", f"/v2/models/{name}/infer", json.dumps(asked))
     answer = connection.getresponse()
     return {"status": answer.status, **json.loads(answer.read())}
@@ -209,18 +212,44 @@ def test_requests_of_the_v2_protocol_are_read_and_what_is_none_is_told() -> None
         {
             "inputs": [
                 {"name": "X", "shape": [1, 2], "datatype": "FP32", "parameters": {"binary_data_size": 8}},
-                {"name": "T", "shape": [2], "datatype": "BYTES", "parameters": {"binary_data_size": len(raw)}},
-                {"name": "Y", "shape": [1], "datatype": "INT32", "data": [7]},
+                {"name": "T", "shape": [2, 1], "datatype": "BYTES", "parameters": {"binary_data_size": len(raw)}},
+                {"name": "Y", "shape": [1, 1], "datatype": "INT32", "data": [7]},
             ]
         }
     ).encode()
-    found = tensors(head + np.array([1.5, -2], "<f4").tobytes() + raw, len(head))
-    assert found["X"].tolist() == [[1.5, -2.0]] and found["T"].tolist() == [b"a", "ü".encode()]
-    assert found["Y"].dtype == np.int32 and found["Y"].tolist() == [7]
-    for body in (
-        b"{",
-        b'{"inputs": [{"name": "X"}]}',
-        b'{"inputs": [{"name":"X","shape":[3],"datatype":"FP32","data":[1]}]}',
-    ):
-        with pytest.raises(BadRequest, match="no request of the v2 protocol"):
-            tensors(body, len(body))
+    wanted = {"X": ("FP32", 2), "T": ("BYTES", 1), "Y": ("INT32", 1)}
+    found = tensors(head + np.array([1.5, -2], "<f4").tobytes() + raw, len(head), wanted)
+    assert found["X"].tolist() == [[1.5, -2.0]] and found["T"].tolist() == [[b"a"], ["ü".encode()]]
+    assert found["Y"].dtype == np.int32 and found["Y"].tolist() == [[7]]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("{", "no request of the v2 protocol"),
+        ("[]", "allowed: a JSON object"),
+        ('{"inputs": "X"}', "inputs: allowed: a list"),
+        ('{"inputs": [["X"]]}', "inputs: allowed: a list"),
+        ('{"inputs": []}', "inputs none; allowed: X"),
+        ('{"inputs": [{"name": "Z"}]}', "inputs Z; allowed: X"),
+        ('{"inputs": [{"name": "X"}, {"name": "X"}]}', "inputs X, X; allowed: X"),
+        ('{"inputs": [{"name": "X", "datatype": "INT32"}]}', "input X: datatype INT32; allowed: FP32"),
+        ('{"inputs": [{"name": "X", "datatype": "FP32", "shape": [3]}]}', r"input X: shape .3.; allowed: .N, 2."),
+        ('{"inputs": [{"name": "X", "datatype": "FP32", "shape": [0, 2], "data": []}]}', "N from 1 on"),
+        ('{"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 2]}]}', "an input without data"),
+        ('{"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 2], "data": [1]}]}', "cannot reshape"),
+    ],
+)
+def test_wrong_inputs_are_told_with_what_is_allowed(body: str, said: str) -> None:
+    with pytest.raises(BadRequest, match=said):
+        tensors(body.encode(), len(body), {"X": ("FP32", 2)})
+
+
+def test_a_wrong_request_is_answered_400_and_the_worker_goes_on(starter: Starter) -> None:
+    worker = starter.start()
+    try:
+        assert infer(worker.port, inputs=[])["status"] == 400
+        assert infer(worker.port, inputs=[{"name": "other", "shape": [1, 1]}])["status"] == 400
+        assert infer(worker.port)["status"] == 200
+    finally:
+        worker.stop()

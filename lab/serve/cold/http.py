@@ -13,7 +13,7 @@ import re
 import socket
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -81,13 +81,15 @@ class Server:
                 _send(connection, 404, {"error": f"{path}: this worker serves {self._name} only"})
         except BadRequest as error:
             _send(connection, 400, {"error": str(error)})
-        except (RuntimeError, ValueError, MemoryError) as error:
-            _send(connection, 500, {"error": " ".join(str(error).split()) or type(error).__name__})
+        except OSError:
+            raise  # the client is gone
+        except Exception as error:  # noqa: BLE001  the model's own: this request fails, the worker goes on
+            _send(connection, 500, {"error": _one_line(error)})
         return True
 
     def _infer(self, head: bytes, body: bytes) -> dict[str, Any]:
         header = HEADER_LENGTH.search(head)
-        inputs = tensors(body, int(header[1]) if header else len(body))
+        inputs = tensors(body, int(header[1]) if header else len(body), self._model.inputs)
         with self._one_at_a_time:
             outputs = self._model.infer(inputs)
         return {
@@ -106,37 +108,70 @@ class Server:
     def _generate(self, connection: socket.socket, body: bytes) -> None:
         """An event a token's output, with the names of Triton's vLLM backend."""
         try:
-            asked = json.loads(body)
-            prompt, parameters = str(asked["text_input"]), json.loads(asked.get("sampling_parameters") or "{}")
+            prompt, parameters = _prompt(body)
             outputs = self._model.generate(prompt, parameters)
             first = next(outputs)  # so that what is wrong with a request is told by the status
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadRequest(str(error)) from None
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
-        counted = 0
-        for output in chain([first], outputs):
-            event: dict[str, Any] = {"model_name": self._name, "text_output": output.text}
-            if output.error is not None:
-                event = {"error": output.error}
-            else:
-                event["num_input_tokens"], event["num_output_tokens"] = (
-                    output.prompt_tokens,
-                    output.output_tokens - counted,
-                )
-                counted = output.output_tokens
-                event["finish_reason"] = output.finish_reason or ""
+        for event in self._events(chain([first], outputs)):
             data = b"data: " + json.dumps(event).encode() + b"\n\n"
             connection.sendall(b"%x\r\n%b\r\n" % (len(data), data))
         connection.sendall(b"0\r\n\r\n")
 
+    def _events(self, outputs: Iterator[Any]) -> Iterator[dict[str, Any]]:
+        counted = 0
+        try:
+            for output in outputs:
+                if output.error is not None:
+                    yield {"error": output.error}
+                    continue
+                yield {
+                    "model_name": self._name,
+                    "text_output": output.text,
+                    "num_input_tokens": output.prompt_tokens,
+                    "num_output_tokens": output.output_tokens - counted,
+                    "finish_reason": output.finish_reason or "",
+                }
+                counted = output.output_tokens
+        except Exception as error:  # noqa: BLE001  the status is sent: what goes wrong now can only be an event
+            yield {"error": _one_line(error)}
 
-def tensors(body: bytes, head_bytes: int) -> dict[str, Any]:
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _prompt(body: bytes) -> tuple[str, dict[str, Any]]:
+    asked = _json(body, "no request to generate")
+    prompt = asked.get("text_input")
+    if not isinstance(prompt, str):
+        raise BadRequest("text_input: it is missing or no text; allowed: a text")
+    said = asked.get("sampling_parameters") or "{}"
+    if not isinstance(said, str):
+        raise BadRequest("sampling_parameters: allowed: a text that is a JSON object")
+    return prompt, _json(said.encode(), "sampling_parameters")
+
+
+def _json(text: bytes, what: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise BadRequest(f"{what}: {error}") from None
+    if not isinstance(found, dict):
+        raise BadRequest(f"{what}: allowed: a JSON object")
+    return found
+
+
+def tensors(body: bytes, head_bytes: int, wanted: Mapping[str, tuple[str, int]]) -> dict[str, Any]:
     """The inputs of a KServe v2 request: a JSON head of `head_bytes`, then the raw bytes of those tensors that have
-    `binary_data_size`, the others with their `data` in the head. BadRequest when they don't fit."""
+    `binary_data_size`, the others with their `data` in the head. `wanted`: {name: (datatype, length of an item)} of the
+    model. BadRequest when they don't fit, or are others than the model's."""
     import numpy as np
 
+    head, at, found = _json(body[:head_bytes], "no request of the v2 protocol"), head_bytes, {}
+    _check(head.get("inputs"), wanted)
     try:
-        head, at, found = json.loads(body[:head_bytes]), head_bytes, {}
         for tensor in head["inputs"]:
             shape, kind = tuple(int(n) for n in tensor["shape"]), tensor["datatype"]
             size = (tensor.get("parameters") or {}).get("binary_data_size")
@@ -152,8 +187,28 @@ def tensors(body: bytes, head_bytes: int) -> dict[str, Any]:
             dtype = object if kind == "BYTES" else DTYPES[kind]
             found[tensor["name"]] = np.array(values, dtype).reshape(shape)
         return found
-    except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
-        raise BadRequest(f"no request of the v2 protocol: {type(error).__name__} {error}") from None
+    except KeyError as error:
+        raise BadRequest(f"no request of the v2 protocol: an input without {error.args[0]}") from None
+    except (ValueError, TypeError, AttributeError, OverflowError, struct.error) as error:
+        raise BadRequest(f"no request of the v2 protocol: {error}") from None
+
+
+def _check(inputs: Any, wanted: Mapping[str, tuple[str, int]]) -> None:
+    """BadRequest unless each input of the model is there once, with its datatype and its shape."""
+    if not isinstance(inputs, list) or not all(isinstance(tensor, dict) for tensor in inputs):
+        raise BadRequest("inputs: allowed: a list of objects with name, shape, datatype and data")
+    names = [tensor.get("name") for tensor in inputs]
+    if sorted(map(str, names)) != sorted(wanted):
+        raise BadRequest(f"inputs {', '.join(map(str, names)) or 'none'}; allowed: {', '.join(wanted)}, once each")
+    for tensor in inputs:
+        kind, length = wanted[tensor["name"]]
+        if tensor.get("datatype") != kind:
+            raise BadRequest(f"input {tensor['name']}: datatype {tensor.get('datatype')}; allowed: {kind}")
+        shape = tensor.get("shape")
+        if not isinstance(shape, list) or len(shape) != 2 or shape[1] != length or type(shape[0]) is not int:
+            raise BadRequest(f"input {tensor['name']}: shape {shape}; allowed: [N, {length}]")
+        if shape[0] < 1:
+            raise BadRequest(f"input {tensor['name']}: shape {shape}; allowed: [N, {length}] with N from 1 on")
 
 
 def _texts(data: bytes, count: int) -> list[bytes]:

@@ -106,11 +106,14 @@ class Tensors:
     """A model that answers a request once: its TritonPythonModel, without Triton."""
 
     streams = False
+    inputs: Mapping[str, tuple[str, int]]
+    """{name: (datatype, length of an item)}, all of which a request must have."""
 
     def __init__(self, job: Mapping[str, Any], stage: Stage) -> None:
         served = import_module("1.model")
         self._pb = sys.modules["triton_python_backend_utils"]
         self._sample = job["sample"]
+        self.inputs = {name: (kind, len(values)) for name, (kind, values) in self._sample.items()}
         if job["files"] and not job["mapped_weights"]:
             with stage("read"):
                 read_through(job["files"])
