@@ -62,6 +62,7 @@ def home(tmp_path, monkeypatch):
         (["export", "/etc"], "run id '/etc'"),
         (["export", "20200101-000000-nothing-0000"], "there is no run"),
         (["run", "batching", "--set", "model.name=null"], """--set 'model.name="null"'"""),
+        (["serverless", "--model", "null", "--port", "99999"], "--port 99999"),
         (["frobnicate"], "frobnicate"),
         (["comapre", "--json"], 'did you mean "compare"'),
         (["fetch", "tritn"], "tritn"),

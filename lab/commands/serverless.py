@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from lab.errors import InputError
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, metavar="NAME")
@@ -19,6 +21,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    if not 0 <= options.port <= 65535:
+        raise InputError(f"--port {options.port}: allowed: 1 to 65535, or 0 for any that is free")
     import signal
     import threading
 

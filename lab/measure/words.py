@@ -69,7 +69,9 @@ def format_seconds(seconds: float | None) -> str:
 
 
 def format_setting_s(seconds: float) -> str:
-    """A duration that somebody chose, without the decimals of a measurement: "20 ms", "0.5 ms", "1.5 s"."""
+    """A duration that somebody chose, without the decimals of a measurement: "20 ms", "0.5 ms", "1.5 s", "4 h"."""
+    if seconds >= 3600 and seconds % 360 == 0:
+        return f"{seconds / 3600:g} h"
     return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1e3:g} ms"
 
 

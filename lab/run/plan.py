@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lab.errors import InputError
-from lab.spec import ClosedLoop, Experiment, ModelSpec, Reference, Workload, fields_set, set_path, set_paths
+from lab.measure.words import level_label
+from lab.spec import ClosedLoop, Experiment, ModelSpec, Reference, Workload, fields_set, plain, set_path, set_paths
 
 Role = Literal["saturation", "cell"]
 
@@ -95,6 +96,12 @@ def with_rate(block: Block, saturation_rps: float | None) -> Block:
         workload = set_path(workload, "arrival.rate_rps", fraction * saturation_rps)
     workload = set_path(workload, "seed", workload.seed + 1000 * block.repeat)
     return Block(block.role, block.cell, block.repeat, block.model, workload, block.level)
+
+
+def load_label(workload: Workload) -> str:
+    """How often is asked, as declared: "0.2 req/s", "4 users"."""
+    said = {key: value for key, value in plain(workload.arrival).items() if key != "kind" and value is not None}
+    return ", ".join(level_label(f"arrival.{key}", value) for key, value in said.items())
 
 
 def settle(experiment: Experiment, settings: list[tuple[str, Any]], *, quick: bool) -> Experiment:

@@ -29,7 +29,7 @@ from lab.run.environment import environment
 from lab.run.equality import Answer, compare_answers, in_fp32
 from lab.run.folder import RunFolder
 from lab.run.lock import MeasureLock
-from lab.run.plan import Block, any_fraction, cell_blocks, level_blocks, with_rate
+from lab.run.plan import Block, any_fraction, cell_blocks, level_blocks, load_label, with_rate
 from lab.run.starts import measure_of
 from lab.serve.triton import Server
 from lab.spec import Experiment, plain
@@ -258,8 +258,7 @@ def _finish(folder: RunFolder, state: str, message: str, report: Report) -> None
 
 def describe(block: Block) -> str:
     """One line for people: which model, which load."""
-    arrival = block.workload.arrival
-    load = ", ".join(level_label(f"arrival.{k}", v) for k, v in plain(arrival).items() if k != "kind")
+    load = load_label(block.workload)
     what = "saturation of " if block.role == "saturation" else ""
     model, workload = block.model, block.workload
     fields = ("batching",) if model.family != "llm" else ("scheduler", "kv_cache")

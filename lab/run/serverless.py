@@ -25,7 +25,7 @@ from lab.load.generator import Progress
 from lab.run.bench import Bench
 from lab.run.cold import held, why_not
 from lab.run.folder import RunFolder
-from lab.run.plan import cell_blocks, with_rate
+from lab.run.plan import cell_blocks, load_label, with_rate
 from lab.serve.cold.starter import Starter
 from lab.serve.serverless import OnEvent, Runner
 from lab.serve.serverless_proxy import PassedCold, ServerlessProxy
@@ -162,7 +162,7 @@ def measure(
                 notes.block = None
                 front.scale_to_zero()
                 notes.block = index
-                report(f"{where}: {block.workload.arrival}")
+                report(f"{where}: {load_label(block.workload)}")
 
                 def tick(state: str, _: Progress, where: str = where, done: float = index / len(blocks)) -> None:
                     on_tick(state, where, done)

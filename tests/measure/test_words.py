@@ -10,6 +10,7 @@ from lab.measure.words import (
     format_rate,
     format_ratio,
     format_seconds,
+    format_setting_s,
     join,
     level_label,
     metric_label,
@@ -232,3 +233,9 @@ def test_objectives(slo, text):
 )
 def test_both_ends_of_a_range_have_a_whole_unit(low, high, write, text):
     assert format_range(low, high, write) == text
+
+
+def test_long_settings_are_hours():
+    assert [format_setting_s(s) for s in (0.02, 90, 3600, 5400, 14_400, 3601)] == [
+        "20 ms", "90 s", "1 h", "1.5 h", "4 h", "3601 s",
+    ]  # fmt: skip

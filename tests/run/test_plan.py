@@ -6,7 +6,7 @@ import pytest
 
 from experiments.batching import EXPERIMENT
 from lab.errors import InputError
-from lab.run.plan import cell_blocks, level_blocks, settle, with_rate
+from lab.run.plan import cell_blocks, level_blocks, load_label, settle, with_rate
 from lab.spec import Batching, ClosedLoop, Experiment, Judge, ModelSpec, Poisson, Reference, Slo, Workload
 
 ON = Batching(max_batch_size=8)
@@ -102,3 +102,10 @@ def test_factors_that_are_set_whole_replace_those_of_the_file():
     assert on.factors == {"model.batching": ({"max_batch_size": 8},)}
     with pytest.raises(InputError, match="factors 5"):
         settle(EXPERIMENT, [("factors", 5)], quick=False)
+
+
+def test_a_load_is_said_by_what_was_set_of_it():
+    settings = [("workload.arrival", {"kind": "poisson", "rate_rps": 0.2})]
+    (block,) = cell_blocks(settle(trial(), [("factors", {}), ("judge", None), *settings], quick=False))[:1]
+    said = load_label(with_rate(block, None).workload)
+    assert "0.2" in said and "None" not in said and "poisson" not in said and "=" not in said
