@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 
 import pandas as pd
 import streamlit as st
 
-from lab.errors import FolderError
 from lab.measure import lora as figures
-from lab.run.folder import RunFolder
 from lab.serve.lora.lessons import lessons
 from lab.show.charts import lora as charts
 from lab.show.charts.figure import Chart
+from lab.show.ui import parts
 from lab.show.ui.topic import Link, Seen, Topic
 from lab.spec import Experiment
 
@@ -22,30 +20,7 @@ MIB = 2**20
 
 
 def part() -> str:
-    """The experiment that the page is about: as chosen, else that of the run in the link."""
-    asked = st.query_params.get("run")
-    default = "multi_model"
-    if asked:
-        with suppress(FolderError, KeyError):  # the page itself says so
-            default = str(RunFolder.open(asked).document["experiment"]["id"])
-    chosen = st.segmented_control(
-        "Section",
-        list(PARTS),
-        default=default if default in PARTS else "multi_model",
-        required=True,
-        key="m_part",
-        bind="query-params",
-        format_func=PARTS.__getitem__,
-        label_visibility="collapsed",
-        on_change=_leave_run,
-    )
-    return str(chosen)
-
-
-def _leave_run() -> None:
-    """The other section is about other runs."""
-    st.query_params.pop("run", None)
-    st.session_state.pop("seen_run", None)
+    return parts.chosen(PARTS, "m_part")
 
 
 def form(experiment: Experiment) -> list[str]:

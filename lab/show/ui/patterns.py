@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import streamlit as st
 
-from lab.errors import FolderError, InputError
+from lab.errors import InputError
 from lab.measure import autoscale_words
 from lab.measure.words import format_fraction, format_seconds
 from lab.run import scaled
@@ -15,7 +14,7 @@ from lab.run.blocks import block_results
 from lab.run.folder import RunFolder
 from lab.show.charts import autoscale, patterns
 from lab.show.charts.figure import Chart
-from lab.show.ui import chart
+from lab.show.ui import chart, parts
 from lab.show.ui.topic import Link, Seen, Topic
 from lab.spec import Experiment, Scaling, parse
 
@@ -24,30 +23,7 @@ METRICS = {"concurrency": "requests in the system", "queue": "requests that wait
 
 
 def part() -> str:
-    """The experiment that the page is about: as chosen, else that of the run in the link."""
-    asked = st.query_params.get("run")
-    default = "patterns"
-    if asked:
-        with suppress(FolderError, KeyError):  # the page itself says so
-            default = str(RunFolder.open(asked).document["experiment"]["id"])
-    chosen = st.segmented_control(
-        "Section",
-        list(PARTS),
-        default=default if default in PARTS else "patterns",
-        required=True,
-        key="p_part",
-        bind="query-params",
-        format_func=PARTS.__getitem__,
-        label_visibility="collapsed",
-        on_change=_leave_run,
-    )
-    return str(chosen)
-
-
-def _leave_run() -> None:
-    """The other section is about other runs."""
-    st.query_params.pop("run", None)
-    st.session_state.pop("seen_run", None)
+    return parts.chosen(PARTS, "p_part")
 
 
 # --- online, streaming, batch -------------------------------------------------------------------------------------
