@@ -15,16 +15,20 @@ from statistics import median
 from typing import Any
 
 from lab.measure.objective import good
+from lab.measure.quality import wilson
 from lab.measure.records import OK, Requests, Window
 from lab.measure.summary import Summary
 from lab.measure.words import (
     format_count,
     format_fraction,
+    format_range,
     format_ratio,
     format_seconds,
+    format_setting_s,
     format_token_rate,
     level_label,
     objective_label,
+    plural,
 )
 from lab.spec import Slo, Workload
 
@@ -81,8 +85,21 @@ def _way(one: Served, label: str) -> dict[str, Any]:
 def _target(slo: Slo, served: Sequence[Served], ways: Sequence[dict[str, Any]]) -> dict[str, Any]:
     held = []
     for one, way in zip(served, ways, strict=True):
-        shares, rates = zip(*(_kept(requests, window, slo) for requests, window in one.blocks), strict=True)
-        held.append({"label": way["label"], "share": _middle(shares), "good_rps": _middle(rates)})
+        kept = [_kept(requests, window, slo) for requests, window in one.blocks]
+        shares = [within / due if due else None for within, due, _ in kept]
+        within, due = sum(each[0] for each in kept), sum(each[1] for each in kept)
+        low, high = wilson(within, due) if due else (None, None)
+        held.append(
+            {
+                "label": way["label"],
+                "share": _middle(shares),
+                "n": due,
+                "share_low": low,
+                "share_high": high,
+                "good_rps": _middle([rate for _, _, rate in kept]),
+                "measured_s": sum(window.seconds for _, window in one.blocks),
+            }
+        )
     best = max((own["good_rps"] or 0.0 for own in held), default=0.0)
     for own in held:
         own["cost_ratio"] = best / own["good_rps"] if own["good_rps"] else None
@@ -102,14 +119,13 @@ def _target(slo: Slo, served: Sequence[Served], ways: Sequence[dict[str, Any]]) 
     }
 
 
-def _kept(requests: Requests, window: Window, slo: Slo) -> tuple[float | None, float | None]:
-    """(share of the requests due in the window that were good, good ones a second that ended in it)."""
+def _kept(requests: Requests, window: Window, slo: Slo) -> tuple[int, int, float | None]:
+    """(requests due in the window that were good, of how many, good ones a second that ended in it)."""
     within = good(requests, slo)
     due = (requests.due_ns >= window.measured_from_ns) & (requests.due_ns < window.end_ns)
     ended = (requests.done_ns >= window.measured_from_ns) & (requests.done_ns < window.end_ns)
-    share = float(within[due].mean()) if due.any() else None
     rate = float((within & ended & (requests.outcome == OK)).sum()) / window.seconds if window.seconds > 0 else None
-    return share, rate
+    return int(within[due].sum()), int(due.sum()), rate
 
 
 def told(slo: Slo) -> str:
@@ -128,14 +144,31 @@ def sentences(found: dict[str, Any]) -> list[str]:
             said.append(f"None of these ways keeps {target['promise']} for {format_fraction(target['percentile'])}.")
             continue
         way = next(one for one in found["ways"] if one["label"] == suits["label"])
-        share = f"{format_fraction(suits['share'])} within it"
         if target["rows_by_then"] is not None:
             rows = format_count(way["throughput_rps"] * target["deadline_s"]) if way["throughput_rps"] else "no"
-            said.append(f"For {target['promise']}, {suits['label']}: {rows} rows by then{_cheaper(target, suits)}.")
+            reckoned = f"{rows} rows by then{_from(suits)}"
+            said.append(f"For {target['promise']}, {suits['label']}: {reckoned}{_cheaper(target, suits)}.")
         else:
-            said.append(f"For {target['promise']}, {suits['label']}: {share}{_cost(suits)}.")
+            said.append(f"For {target['promise']}, {suits['label']}: {_share(target, suits)}{_cost(suits)}.")
     said += _streaming(found)
     return said
+
+
+def _share(target: dict[str, Any], suits: dict[str, Any]) -> str:
+    """ "100 % within it (74.1 to 100 % by 11 requests, too few to be sure of 95 %)": the 95 % interval (Wilson)."""
+    told = f"{format_fraction(suits['share'])} within it"
+    if suits.get("share_low") is None:
+        return told
+    few = f", too few to be sure of {format_fraction(target['percentile'])}"
+    few = few if suits["share_low"] < target["percentile"] else ""
+    between = format_range(suits["share_low"], suits["share_high"], format_fraction)
+    return f"{told} ({between} by {plural(suits['n'], 'request')}{few})"
+
+
+def _from(suits: dict[str, Any]) -> str:
+    """What the rows by the deadline are reckoned from: nobody measured that long."""
+    seconds = suits.get("measured_s")
+    return f", extrapolated from {format_setting_s(round(seconds, 1))} measured" if seconds else ", extrapolated"
 
 
 def _cheaper(target: dict[str, Any], suits: dict[str, Any]) -> str:

@@ -56,14 +56,20 @@ class Telling:
     quality: QualityOf | None = None
 
     def where(self, c: Comparison) -> str:
-        """ "At 1,900 req/s (120 % of saturation)", "With 1 in flight, prompts of 16 tokens,"."""
+        """ "At 1,900 req/s (120 % of saturation)", "With 1 in flight, prompts of 16 tokens,", "Each under a load of its
+        own,"."""
+        if self.own_loads:
+            return f"Each under {self.load(c)},"
         load = self.load(c)
         comma = "," if ", " in load or self.judge.factor == "model" else ""  # a model's name would run on
         return f"With {load}{comma}" if self.closed else f"At {load}"
 
     def load(self, c: Comparison) -> str:
-        """ "1,900 req/s (120 % of saturation)", "8 in flight", "150 req/s (bf16)"."""
+        """ "1,900 req/s (120 % of saturation)", "8 in flight", "150 req/s (bf16)", "a load of its own": levels that set
+        the arrivals have no rate in common."""
         labels = [level_label(path, level) for path, level in c.at.items()]
+        if self.own_loads:
+            return ", ".join(["a load of its own", *labels])
         if self.closed:
             if any("in flight" in label for label in labels):
                 return ", ".join(labels)
@@ -150,6 +156,14 @@ class Telling:
     @property
     def slo(self) -> str:
         return objective_label(self.experiment.slo)
+
+    @property
+    def own_loads(self) -> bool:
+        """Whether the judged factor is, or sets, how requests arrive."""
+        levels = (plain(level) for level in self.experiment.factors.get(self.judge.factor, ()))
+        return self.judge.factor.startswith("workload.arrival") or any(
+            self.judge.factor == "workload" and isinstance(level, dict) and level.get("arrival") for level in levels
+        )
 
     @property
     def closed(self) -> bool:

@@ -1,11 +1,16 @@
 """Ways of serving held to each other's promises, from records with known answers."""
 
+import dataclasses
+
 import pytest
 
 from lab.measure import patterns
+from lab.measure.judgement import CellResult, Comparison
 from lab.measure.patterns import Served
 from lab.measure.records import Window
 from lab.measure.summary import summarize
+from lab.measure.telling import Telling
+from lab.run.catalogue import experiment
 from lab.spec import ClosedLoop, Poisson, Slo, Workload
 
 WHOLE = Slo(latency_s=1.0, percentile=0.9)
@@ -48,8 +53,11 @@ def test_who_suits_is_the_cheapest_that_keeps_it(found):
 
 def test_in_words(found):
     said = " ".join(patterns.sentences(found))
-    assert "For 1 s, online: 100 % within it, and no other way makes a good item cheaper." in said
-    assert "For a deadline in 2 h, batch: 28,800 rows by then; with online a row costs 4.0× as much." in said
+    # Wilson: all of 20 leave 20 / (20 + 1.96²).
+    share = "100 % within it (83.9 to 100 % by 20 requests, too few to be sure of 90 %)"
+    assert f"For 1 s, online: {share}, and no other way makes a good item cheaper." in said
+    rows = "28,800 rows by then, extrapolated from 20 s measured"
+    assert f"For a deadline in 2 h, batch: {rows}; with online a row costs 4.0× as much." in said
     rows = patterns.table(found)
     assert len(rows) == 3 and rows[1][-1] == "100 %, 4.0×"
 
@@ -64,3 +72,15 @@ def test_a_promise_that_nobody_keeps(requests_of):
 def test_ways_without_a_name_are_no_patterns(requests_of):
     plain = way(requests_of, None, None, [(0, 100)])
     assert patterns.patterns([plain], "workload") is None
+
+
+def test_levels_with_loads_of_their_own_share_no_rate():
+    """0.92 req/s of a streaming reader and 8.17 of a batch are not both "At 4.54 req/s"."""
+    chosen = experiment("patterns")
+    base = CellResult({"workload": {}}, [], [])
+    nothing = Comparison({}, {}, base, base, {}, "open", (), 1)
+    say = Telling(chosen, chosen.judge, ())
+    assert say.where(nothing) == "Each under a load of its own,"
+    batching = experiment("batching")
+    light = dataclasses.replace(nothing, at={"workload.arrival.rate_rps": 150})
+    assert Telling(batching, batching.judge, ()).where(light).startswith("At ")

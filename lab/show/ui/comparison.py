@@ -154,7 +154,8 @@ def _cost(seen: Seen) -> None:
 
 def _headline(document: dict[str, Any]) -> None:
     verdict = document["verdict"]
-    st.markdown(HOLDS[verdict["holds"]].format(where=_scope(verdict.get("where") or ())))
+    scope = _scope(verdict.get("where") or ()) or _by_repeats(document)
+    st.markdown(HOLDS[verdict["holds"]].format(where=scope))
     headline, _, more = _without_badge(verdict["text"]).partition(". ")
     st.markdown(f"#### {headline.rstrip('.')}.")
     if more:
@@ -172,6 +173,12 @@ def _scope(where: Sequence[dict[str, Any]]) -> str:
     if len(where) < 2 or not holding:
         return ""
     return " at every load" if holding == len(where) else f" at {holding} of {len(where)} loads"
+
+
+def _by_repeats(document: dict[str, Any]) -> str:
+    """ ", by one repeat" where there was no other."""
+    repeats = {cell["repeat"] for cell in document["cells"] if cell["role"] == "cell"}
+    return ", by one repeat" if len(repeats) == 1 else ""
 
 
 def _without_badge(text: str) -> str:
