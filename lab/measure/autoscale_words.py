@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from lab.measure.words import format_fraction, format_seconds, join, plural
+from lab.measure.quality import wilson
+from lab.measure.words import format_fraction, format_range, format_seconds, join, plural
 
 Found = Mapping[str, Any]
 CHEAPER = 0.25
@@ -26,17 +27,22 @@ def ways(found: Found) -> list[dict[str, Any]]:
 
 
 def holds(found: Found) -> bool | None:
-    """Whether some rules keep the objective at a quarter less than the largest fixed number that does."""
+    """Whether some rules keep the objective at a quarter less than the cheapest fixed number that does; None while the
+    intervals of the shares in time leave it open."""
     every = ways(found)
     fixed = [way for way in every if not way["scales"] and _keeps(way)]
     if not fixed or not any(way["scales"] for way in every):
         return None
     price = min(way["measured"]["instance_s"] / way["seconds"] for way in fixed)
-    return any(
-        _keeps(way) and way["measured"]["instance_s"] / way["seconds"] <= (1 - CHEAPER) * price
+    cheap = [
+        way
         for way in every
-        if way["scales"]
-    )
+        if way["scales"] and way["measured"]["instance_s"] / way["seconds"] <= (1 - CHEAPER) * price
+    ]
+    surely = [_surely(found, way) for way in cheap]
+    if True in surely and any(_surely(found, way) for way in fixed):
+        return True
+    return False if all(sure is False for sure in surely) else None
 
 
 def sentences(found: Found) -> list[str]:
@@ -47,7 +53,8 @@ def sentences(found: Found) -> list[str]:
         cheapest = min(kept, key=lambda way: way["measured"]["instances_mean"])
         said.append(
             f"{_capital(cheapest['label'])} keeps the objective at the least: {_instances(cheapest)} on average, "
-            f"{format_fraction(cheapest['measured']['share'])} in time{_beside(cheapest, kept)}."
+            f"{format_fraction(cheapest['measured']['share'])} in time{_sureness(found, cheapest)}"
+            f"{_beside(cheapest, kept)}."
         )
     if missed:
         shares = [f"{way['label']} ({format_fraction(way['measured']['share'])})" for way in missed]
@@ -58,7 +65,9 @@ def sentences(found: Found) -> list[str]:
             f"An instance was there {format_seconds(median(ups))} after it was asked for; a burst waits for that, and "
             "for the window before it in which nobody knows yet."
         )
-    return [*said, *simulator(found)]
+    labels = [block["label"] for block in found["blocks"]]
+    rough = ["One repeat only: take the figures as rough."] if len(set(labels)) == len(labels) > 0 else []
+    return [*said, *rough, *simulator(found)]
 
 
 def simulator(found: Found) -> list[str]:
@@ -94,6 +103,36 @@ def table(found: Found) -> list[list[str]]:
 def _keeps(way: Mapping[str, Any]) -> bool:
     share = way["measured"]["share"]
     return share is not None and bool(share >= way["goal"])
+
+
+def _interval(found: Found, way: Mapping[str, Any]) -> tuple[float, float, int] | None:
+    """(low, high, requests): the 95 % interval (Wilson) of the share in time over all repeats; None where nobody
+    counted them. Requests of one burst share its fate, so the true one is no narrower."""
+    own = [block for block in found["blocks"] if block["label"] == way["label"] and block.get("judged")]
+    known = [block for block in own if block["measured"]["share"] is not None]
+    count = sum(block["judged"] for block in known)
+    if not count:
+        return None
+    hits = round(sum(block["judged"] * block["measured"]["share"] for block in known))
+    return (*wilson(hits, count), count)
+
+
+def _surely(found: Found, way: Mapping[str, Any]) -> bool | None:
+    """Whether the whole interval keeps the objective (True) or misses it (False)."""
+    interval = _interval(found, way)
+    if interval is None:
+        return None
+    return True if interval[0] >= way["goal"] else False if interval[1] < way["goal"] else None
+
+
+def _sureness(found: Found, way: Mapping[str, Any]) -> str:
+    """ " (97.9 to 100 % by 180 requests)"."""
+    interval = _interval(found, way)
+    if interval is None:
+        return ""
+    low, high, count = interval
+    few = "" if low >= way["goal"] else f", too few to be sure of {format_fraction(way['goal'])}"
+    return f" ({format_range(low, high, format_fraction)} by {plural(count, 'request')}{few})"
 
 
 def _instances(way: Mapping[str, Any]) -> str:

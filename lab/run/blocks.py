@@ -83,7 +83,11 @@ def block_results(folder: RunFolder, experiment: Experiment, slo: Slo | None = N
 
 def _doubted(summary: Summary, start: dict[str, Any], end: dict[str, Any] | None, ceiling_rps: float | None) -> Summary:
     """With what the records themselves do not show: how much of the load generator the block used, and whether the
-    clock on the wall was set meanwhile."""
+    clock on the wall was set meanwhile. A load that changes by design is not asked to be steady."""
+    if start["workload"]["arrival"]["kind"] == "steps":
+        problems = tuple(problem for problem in summary.problems if problem.code != "unsteady")
+        notes = {**summary.notes, "steady": "the load changes by design"}
+        summary = replace(summary, steady=None, problems=problems, notes=notes)
     unary = start["workload"]["protocol"] == "grpc" and start["model"]["family"] != "llm"
     stepped_s = 0.0
     if end is not None and "wall_ns" in start and "wall_ns" in end:

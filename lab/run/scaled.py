@@ -181,6 +181,7 @@ def _told(one: Seen, found: Scaled) -> dict[str, Any]:
         "label": one.label,
         "scales": one.model.scaling is not None,
         "requests": len(one.due_s),
+        "judged": int((one.due_s >= one.from_s).sum()),
         "seconds": one.end_s,
         "limit_s": one.slo.latency_s,
         "goal": one.slo.percentile,

@@ -121,6 +121,8 @@ def test_instances_that_come_and_go(app):
         assert block["measured"]["changes"] > 1 and block["up_s"] == pytest.approx(0.8)
         # Its own queue, but other draws of the service times, whose mean it was told.
         assert abs(block["off_p95"]) < 0.25
+    assert "One repeat only" in results.document(folder)["verdict"]["text"]
+    assert "unsteady" not in {problem["code"] for problem in results.document(folder)["problems"]}
     said = words(opened(app, SCALED))
     assert "Instances that come and go" in said and "Other rules, modelled" in said
     assert "An instance was there 800 ms after it was asked for" in said
