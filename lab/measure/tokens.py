@@ -12,7 +12,7 @@ from lab.measure.figures import NO_OBJECTIVE, NO_SUCCESS, NO_WINDOW, Figures, di
 from lab.measure.objective import good
 from lab.measure.pace import Floats, Mask, Pace, arrivals, gaps, pace
 from lab.measure.percentile import needed, ordered_at
-from lab.measure.records import OK, Requests, Streams, Window
+from lab.measure.records import CANCELLED, OK, Requests, Streams, Window
 from lab.spec import Slo
 
 TTFT = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
@@ -22,6 +22,7 @@ ICL = {"p50": 0.5, "p99": 0.99}
 NOT_STREAMED = "no answer was streamed"
 NOT_COUNTED = "the server did not count the tokens of its answers"
 ONE_CHUNK = "no answer held tokens after its first chunk, or the server did not say how many each chunk held"
+ALL_FAILED = "every answer that wrote tokens failed"
 NO_REASONING = "no answer began with reasoning, so this is the time to first token"
 
 
@@ -59,9 +60,13 @@ def _output(
     figures.set("output_tokens", total, NOT_COUNTED)
     figures.set("output_tokens_incomplete", broken, NOT_COUNTED)
     rate = total / window.seconds if total is not None and window.seconds > 0 else None
-    figures.set("output_tokens_per_s", rate, NO_WINDOW if found.counts else NOT_COUNTED)
+    why_none = NO_WINDOW if found.counts else NOT_COUNTED
+    writing = requests.outcome[request[counts]]
+    if len(writing) and not ((writing == OK) | (writing == CANCELLED)).any():  # no throughput of failures alone
+        rate, why_none = None, ALL_FAILED
+    figures.set("output_tokens_per_s", rate, why_none)
     in_time = None if rate is None or slo is None else float(tokens[counts & good(requests, slo)[request]].sum())
-    why = NO_OBJECTIVE if slo is None else NO_WINDOW if found.counts else NOT_COUNTED
+    why = NO_OBJECTIVE if slo is None else why_none
     figures.set("good_tokens_per_s", None if in_time is None else in_time / window.seconds, why)
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from lab.measure.compare import Effect
 from lab.measure.phrases import interval_phrase, ratio_phrase
-from lab.measure.words import engine_label, format_metric, join, plural
+from lab.measure.summary import Summary
+from lab.measure.words import engine_label, format_fraction, format_metric, join, plural
 from lab.run.designs import Measured
 from lab.spec import ClosedLoop, Experiment, plain
 
@@ -76,6 +77,7 @@ def beside(
                 "url": cell.workload.url,
                 "level": plain(cell.factors["workload"]),
                 "figures": {name: _middle([getattr(summary, name) for summary in own]) for name in FIGURES},
+                "unfinished_fraction": _middle([_unfinished(summary) for summary in own]),
                 "blocks": len(own),
                 "error": failed.get(number),
                 "texts": said.get(number),
@@ -89,6 +91,11 @@ def beside(
     questions: Sequence[str] = next((event["texts"] for event in events if event["kind"] == "questions"), [])
     found = {"rows": rows, "questions": list(questions), "against": first and first["name"]}
     return {**found, "text": told(experiment, found, effects)}
+
+
+def _unfinished(summary: Summary) -> float | None:
+    """Of the tokens received, those of answers that did not end well."""
+    return (summary.output_tokens_incomplete or 0) / summary.output_tokens if summary.output_tokens else None
 
 
 def _middle(values: Sequence[float | None]) -> float | None:
@@ -111,6 +118,11 @@ def told(experiment: Experiment, found: Mapping[str, Any], effects: Sequence[Map
         said = [_speed(experiment, base, row, effects) for row in others]
     said += [_words(row, found["against"]) for row in others if row["agreement"]]
     said += [text for text in map(_unlike(base), others) if text]
+    said += [
+        f"{format_fraction(row['unfinished_fraction'])} of the tokens of {row['name']} are of answers that failed."
+        for row in measured
+        if (row.get("unfinished_fraction") or 0) > ALIKE
+    ]
     said += [f"{row['name']} failed: {row['error'].rstrip('.?!')}." for row in rows if row["error"]]
     return " ".join(said)
 

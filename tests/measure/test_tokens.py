@@ -247,3 +247,11 @@ def test_good_tokens_are_those_of_answers_within_every_limit(summary_of, answer)
     without = summary_of(*given)
     assert without.good_tokens_per_s is None
     assert without.notes["good_tokens_per_s"] == "no objective is given"
+
+
+def test_failures_alone_make_no_throughput(summary_of, answer):
+    """Tokens came, and every answer broke off: how many is told, a rate is not."""
+    alone = summary_of(answer(GOLDEN, outcome="truncated"))
+    assert (alone.output_tokens, alone.output_tokens_incomplete, alone.output_tokens_per_s) == (10, 10, None)
+    assert alone.notes["output_tokens_per_s"] == "every answer that wrote tokens failed"
+    assert summary_of(answer(GOLDEN, outcome="truncated"), answer(GOLDEN)).output_tokens_per_s > 0

@@ -200,3 +200,11 @@ def test_lengths_that_differ_are_told() -> None:
     text = told(asked(OWN.level()), {"rows": rows, "against": None}, [])
     assert "Mind that other counts prompts of 53.0 tokens where first counts 32.0." in text and "answers of" not in text
     json.dumps(rows)
+
+
+def test_tokens_of_answers_that_failed_are_told() -> None:
+    figures = dict.fromkeys(("output_tokens_per_s", "throughput_rps", "prompt_tokens_mean", "output_tokens_mean"), 10.0)
+    row = {"level": {"url": "x"}, "error": None, "agreement": None, "texts": None, "figures": figures}
+    rows = [{**row, "name": "first", "unfinished_fraction": 0.01}, {**row, "name": "other", "unfinished_fraction": 0.4}]
+    text = told(asked(OWN.level()), {"rows": rows, "against": None}, [])
+    assert "40 % of the tokens of other are of answers that failed." in text and "tokens of first" not in text
