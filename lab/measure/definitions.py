@@ -24,7 +24,9 @@ from lab.spec import nearest
 FIGURES = ("ttft_mean_s", "itl_mean_s", "itl_p50_s", "tpot_mean_s", "tokens_per_s")
 
 WHY = {
-    "lab": "Time after the first chunk, over the tokens after it, however many the first held; one value an answer.",
+    "lab": "Time after the first chunk, over the tokens after it, however many the first held; one value an answer. "
+    "Tokens a second are all that came in the window; the others take the answers due in it, from first send to the "
+    "last end, so what is still written after the window lowers theirs.",
     "vLLM": "ITL pools the gaps between chunks, so it grows with the tokens in a chunk; TPOT takes the first chunk "
     "for one token.",
     "AIPerf": "ITL takes the first chunk for one token, so an answer in large chunks looks faster than it is.",
@@ -38,9 +40,10 @@ WHY = {
 """How each tool's figures come about, in one sentence."""
 
 
-def rescore(requests: Requests, window: Window, tool: str) -> dict[str, float | None]:
+def rescore(requests: Requests, window: Window, tool: str, *, streamed: bool = True) -> dict[str, float | None]:
     """What `tool`, one of WHY, would print for these answers under the names of FIGURES; None where it prints no such
-    figure, or nothing is known. InputError for another tool."""
+    figure, or nothing is known. Answers that were not `streamed` have no first token and no time between tokens, only a
+    rate. InputError for another tool."""
     if tool not in WHY:
         raise InputError(f"tool {tool!r}: not one whose definitions are known{nearest(tool, WHY)}")
     nothing: dict[str, float | None] = dict.fromkeys(FIGURES)
@@ -51,7 +54,8 @@ def rescore(requests: Requests, window: Window, tool: str) -> dict[str, float | 
     if not rows.any():
         return nothing
     answers = _Answers(requests, streams, found, rows, window)
-    return nothing | {"ttft_mean_s": _mean(found.ttft_s(requests.sent_ns)[rows])} | _SCORES[tool](answers)
+    scored = nothing | {"ttft_mean_s": _mean(found.ttft_s(requests.sent_ns)[rows])} | _SCORES[tool](answers)
+    return scored if streamed else nothing | {"tokens_per_s": scored["tokens_per_s"]}
 
 
 @dataclass(frozen=True)

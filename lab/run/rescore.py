@@ -58,7 +58,10 @@ def by_tools(folder: RunFolder) -> list[dict[str, Any]]:
         {
             "factors": {path: plain(level) for path, level in cells[block.cell].factors.items()},
             "repeat": block.repeat,
-            "scores": {tool: rescore(block.requests, block.window, tool) for tool in WHY},
+            "scores": {
+                tool: rescore(block.requests, block.window, tool, streamed=cells[block.cell].workload.stream)
+                for tool in WHY
+            },
         }
         for block in blocks
     ]

@@ -68,3 +68,9 @@ def test_nothing_known_is_none(answers_of, answer, window_of, requests_of, tool)
 def test_another_tool_is_refused_by_name(answers_of, answer, window_of):
     with pytest.raises(InputError, match='did you mean "vLLM"'):
         rescore(answers_of(answer(GOLDEN)), window_of(1000), "vLM")
+
+
+@pytest.mark.parametrize("tool", WHY)
+def test_answers_that_were_not_streamed_have_a_rate_alone(answers_of, answer, window_of, tool):
+    scored = rescore(answers_of(answer([(160, 16)])), window_of(1000), tool, streamed=False)
+    assert scored.pop("tokens_per_s") > 0 and set(scored.values()) == {None}
