@@ -26,6 +26,7 @@ from lab.measure.records import Window
 from lab.measure.summary import Summary
 from lab.measure.words import level_label, plural
 from lab.run import quality
+from lab.run.control import MODEL_FIELDS
 from lab.run.folder import RunFolder
 from lab.serve import adapters, weights
 from lab.spec import Cell, Experiment, ModelSpec, Workload, parse, plain
@@ -186,9 +187,16 @@ def _steps_of(cell: Cell, block: Block, told: Told) -> tuple[list[dict[str, Any]
         cache_in_use=_cache_in_use(model, summary, predicted),
     )
     rows = [asdict(row) | {"error_fraction": row.error_fraction} for row in reconcile(predicted, measured)]
-    if told.machine is None or not model.kv_cache:
+    mixed = model_changed(told.events, block.window.measured_from_ns, block.window.end_ns)  # a mean step of two models
+    if told.machine is None or not model.kv_cache or mixed:
         return rows, None
     return rows, steps.step(summary, predicted, model.precision, told.machine)
+
+
+def model_changed(events: Sequence[Mapping[str, Any]], from_ns: int, end_ns: int | None) -> bool:
+    """Whether the model was changed by hand between two moments; until now with `end_ns` None."""
+    moments = [event["t_ns"] for event in events if event["kind"] == "change" and event["field"] in MODEL_FIELDS]
+    return any(from_ns <= t_ns and (end_ns is None or t_ns <= end_ns) for t_ns in moments)
 
 
 def floor_now(model: ModelSpec, workload: Workload, summary: Summary, told: Told) -> str | None:

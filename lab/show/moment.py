@@ -75,7 +75,16 @@ def _floor(folder: RunFolder, view: LiveView, summary: Summary) -> str:
     if view.model is None or view.workload is None or summary.step_mean_s is None:
         return ""
     model, workload = parse(ModelSpec, view.model), parse(Workload, view.workload)
+    if _mixed(folder, view, summary):
+        return ""
     return formats.floor_now(model, workload, summary, formats.Told.by(folder.events())) or ""
+
+
+def _mixed(folder: RunFolder, view: LiveView, summary: Summary) -> bool:
+    """Whether the model was changed by hand in the time that the figures are of."""
+    end_ns = view.status.heartbeat_ns if view.status.active else None
+    from_ns = 0 if end_ns is None or summary.window_s is None else end_ns - round(summary.window_s * 1e9)
+    return formats.model_changed(folder.events(), from_ns, end_ns)
 
 
 def _caveats(folder: RunFolder, price: Price) -> list[str]:
@@ -109,7 +118,9 @@ def _covers(folder: RunFolder, view: LiveView, summary: Summary | None) -> str:
     if summary is None:
         return _awaited(folder, view.status) if view.status.active else ""
     if not view.status.active:
-        return "The whole run, without its warm-up"
+        whole = "The whole run, without its warm-up"
+        mixed = _mixed(folder, view, summary)
+        return f"{whole}: its model was changed meanwhile, so they mix what was before and after" if mixed else whole
     if summary.window_s is None or summary.window_s >= RECENT_S - 1:
         return "Last minute"
     return f"Last {summary.window_s:.0f} s"

@@ -226,3 +226,10 @@ def test_a_run_of_formats_tells_speed_memory_and_quality_of_each(
     scales = {cell["format"]: cell["summary"]["engine_scale_bytes"] for cell in document["cells"]}
     assert scales["bf16"] == 0 < scales["int8"]
     assert "int8" in document["verdict"]["text"] and "no measurable loss of quality" in document["verdict"]["text"]
+
+
+def test_a_change_of_the_model_within_the_figures_is_seen() -> None:
+    """What a mean step over two models is of, nobody can say; a change of the load leaves the model."""
+    events = [{"kind": "change", "t_ns": 50, "field": "model"}, {"kind": "change", "t_ns": 90, "field": "rate_rps"}]
+    assert formats.model_changed(events, 0, None) and formats.model_changed(events, 40, 60)
+    assert not formats.model_changed(events, 60, None) and not formats.model_changed(events, 0, 40)
