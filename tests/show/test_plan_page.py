@@ -8,6 +8,7 @@ import pytest
 from lab.__main__ import main
 from lab.measure.planner import calibrator, heldout
 from lab.run import cassette
+from lab.show.ui import setting
 from tests.show.conftest import DONE, LLM_BATCHING, LLM_LOAD
 from tests.show.pages import charts, open_page, words
 
@@ -127,3 +128,8 @@ def test_a_wrong_question_is_one_line(
 def test_a_run_without_calibration_is_refused(run: str, full_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", run, "--qps", "10"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_slider_s_figures_are_decimals_as_people_write_them() -> None:
+    assert 17 * 0.2 != 3.4 and setting._tidy(17 * 0.2) == 3.4
+    assert setting._tidy(400 * setting._step(6.8)) == 80.0

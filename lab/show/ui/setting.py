@@ -20,11 +20,11 @@ def controls(model: Calibrated, own: Slo) -> tuple[Setting, Slo, float]:
     first = st.columns([3, 2, 2])
     capacity = model.capacity_rps(Setting(1.0))
     step = _step(capacity)
-    usual = max(step, round(0.5 * capacity / step) * step)
+    usual = max(step, _tidy(round(0.5 * capacity / step) * step))
     rate = first[0].slider(
         "Requests a second, all replicas",
         step,
-        400 * step,
+        _tidy(400 * step),
         usual,
         step,
         "%g",
@@ -72,7 +72,7 @@ def controls(model: Calibrated, own: Slo) -> tuple[Setting, Slo, float]:
     )
     slo = own if limit_ms is None else Slo(latency_s=limit_ms / 1e3, percentile=0.95)
     setting = Setting(
-        float(rate),
+        _tidy(rate),
         replicas,
         int(size),
         delay_s,
@@ -100,7 +100,12 @@ def _step(capacity_rps: float) -> float:
     least = 8 * capacity_rps / 400
     power = 10.0 ** int(f"{least:e}".partition("e")[2])
     step = next(power * times for times in (1, 2, 5, 10) if power * times >= least)
-    return float(f"{step:.6g}")
+    return _tidy(step)
+
+
+def _tidy(value: float) -> float:
+    """Without what binary multiples of a decimal step leave behind: 3.4 and not 3.4000000000000004."""
+    return float(f"{value:.6g}")
 
 
 def _nearest(model: Calibrated) -> int:
