@@ -116,7 +116,8 @@ def _report(report: Report, done: int, rows: int, own: int, began: float) -> Non
 
 
 def read(job: Job, scratch: Path) -> Vectors:
-    """The vectors of the input, written to `scratch` and mapped. The first row with numbers says how many there are."""
+    """The vectors of the input, written to `scratch` and mapped. The first row with numbers says how many there are.
+    InputError when no row has a vector: then it is the column that is wrong."""
     ids: list[pa.Array] = []
     errors: dict[int, str] = {}
     width = rows = 0
@@ -134,6 +135,11 @@ def read(job: Job, scratch: Path) -> Vectors:
                 rows += len(values)
     except OSError as error:
         raise RunError(f"{scratch}: {error.strerror}; the same command begins again") from None
+    if rows and not width:
+        raise InputError(
+            f"{job.source}: no row has a vector in the column {job.column!r} (the first: {errors[0]}); allowed: the "
+            "column with lists of numbers"
+        )
     nothing = np.zeros((rows, 0), np.float32)
     scaled = np.memmap(scratch, np.float32, "r", shape=(rows, width)) if width else nothing
     return Vectors(scaled, pa.concat_arrays(ids) if ids else pa.array([], pa.string()), errors)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from lab.commands.model_options import add_model, model
 from lab.commands.terminal import add_json, print_json, say
 from lab.errors import InputError
+from lab.measure.words import plural
 
 if TYPE_CHECKING:
     from lab.batch.job import Progress, Result
@@ -113,13 +114,14 @@ def _line(progress: Progress) -> str:
 
 def _tell(result: Result, out: Path) -> None:
     if result.was_done:
-        print(f"{out}: done before, by an equal job: {result.rows:,} rows, {result.errors:,} with an error")
+        print(f"{out}: done before, by an equal job: {plural(result.rows, 'row')}, {result.errors:,} with an error")
         _tell_cut(result)
         return
     rate = f", {result.asked / result.seconds:,.1f} rows/s" if result.seconds and result.asked else ""
-    print(f"{out}: {result.rows:,} rows, {result.rows - result.errors:,} with an answer{rate}")
+    print(f"{out}: {plural(result.rows, 'row')}, {result.rows - result.errors:,} with an answer{rate}")
     if result.errors:
-        say(f"{result.errors:,} rows have no answer; why stands in {out.name}.errors.jsonl")
+        has = "has" if result.errors == 1 else "have"
+        say(f"{plural(result.errors, 'row')} {has} no answer; why stands in {out.name}.errors.jsonl")
     _tell_cut(result)
     if result.repeated_ids:
         say(f"{result.repeated_ids:,} ids stand for more than one row, {result.repeated!r} among them")

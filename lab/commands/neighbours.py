@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lab.commands.batch import Shown
 from lab.commands.terminal import add_json, print_json, say
+from lab.measure.words import plural
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -31,10 +32,11 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json({**asdict(result), "out": str(options.out)})
     elif result.was_done:
-        print(f"{options.out}: done before, by an equal job: {result.rows:,} rows")
+        print(f"{options.out}: done before, by an equal job: {plural(result.rows, 'row')}")
     else:
         rate = f", {result.asked / result.seconds:,.1f} rows/s" if result.seconds and result.asked else ""
-        print(f"{options.out}: {result.rows:,} rows, {result.rows - result.errors:,} with neighbours{rate}")
+        print(f"{options.out}: {plural(result.rows, 'row')}, {result.rows - result.errors:,} with neighbours{rate}")
     if result.errors and not options.json:
-        say(f"{result.errors:,} rows have none; why stands in {options.out.name}.errors.jsonl")
+        has = "has" if result.errors == 1 else "have"
+        say(f"{plural(result.errors, 'row')} {has} none; why stands in {options.out.name}.errors.jsonl")
     return 1 if result.rows and result.errors == result.rows else 0

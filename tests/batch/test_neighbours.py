@@ -5,6 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lab.__main__ import main
 from lab.batch import neighbours, parts
 from lab.batch.neighbours import Job, nearest
 from lab.errors import InputError
@@ -113,3 +114,18 @@ def test_vectors_of_unlike_width_and_a_top_of_nothing(tmp_path):
 def test_an_empty_file(tmp_path):
     (tmp_path / "in.jsonl").touch()
     assert neighbours.run(Job(tmp_path / "in.jsonl", tmp_path / "out.jsonl"), lambda progress: None).rows == 0
+
+
+@pytest.mark.parametrize("name", ["in.parquet", "in.jsonl", "in.csv"])
+@pytest.mark.parametrize("column", ["id", "vector"])
+def test_another_column_is_refused_and_leaves_no_job_behind(tmp_path, name, column):
+    source = written(tmp_path / name, [[1.0, 0.0], [0.0, 1.0]], ["a", "b"])
+    with pytest.raises(InputError, match=column):
+        neighbours.run(Job(source, tmp_path / "out.jsonl", column=column), lambda progress: None)
+    assert neighbours.run(Job(source, tmp_path / "out.jsonl"), lambda progress: None).errors == 0
+
+
+def test_one_row_is_one_row(tmp_path, capsys):
+    source = written(tmp_path / "in.jsonl", [[1.0, 0.0]], ["a"])
+    main(["neighbours", "--in", str(source), "--out", str(tmp_path / "out.jsonl")])
+    assert "out.jsonl: 1 row, 1 with neighbours" in capsys.readouterr().out
