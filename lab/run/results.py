@@ -22,6 +22,7 @@ from lab.measure.levels import same
 from lab.measure.records import OK, OUTCOMES
 from lab.measure.summary import Summary
 from lab.measure.verdict import CellResult, Verdict, verdict
+from lab.measure.words import plural
 from lab.run import beside, designs, formats, passport, promises, recording, scaled, swept, traced
 from lab.run.blocks import BlockResult as BlockResult
 from lab.run.blocks import between as between
@@ -300,7 +301,7 @@ def _problems(
         problems.append({"code": "interrupted", "text": text, "remedy": "Run it again.", "blocks": None})
     changes = sum(e["kind"] == "change" for e in events)
     if changes:
-        text = f"Settings were changed {changes} times while the load ran: whole-run figures mix them."
+        text = f"Settings were changed {plural(changes, 'time')} while the load ran: whole-run figures mix them."
         problems.append(
             {"code": "changed", "text": text, "remedy": "Read the live chart between changes.", "blocks": None}
         )
