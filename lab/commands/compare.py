@@ -51,7 +51,13 @@ def _sides(names: Sequence[str]) -> list[Side]:
     for text in names:
         name = stored.Name.read(text)
         folder = RunFolder.open(name.run_id)
-        found.append(stored.side(name, results.document(folder), like=like))
+        document = results.document(folder)
+        if document.get("cold"):
+            raise InputError(
+                f"run {name.run_id}: it measured starts, and no load that could be compared; allowed: runs with a load "
+                f"(`python -m lab show {name.run_id}` has its ways to start beside each other)"
+            )
+        found.append(stored.side(name, document, like=like))
         if not found[-1].blocks:
             raise InputError(
                 f"run {found[-1].name}: nothing was measured in it; allowed: runs with measurements "

@@ -16,7 +16,7 @@ from typing import Any
 
 from lab.measure.compare import compare_figures, student
 from lab.measure.levels import same
-from lab.measure.start_words import ALL, STAGES, start_label
+from lab.measure.start_words import ALL, STAGES, stage_label, start_label
 from lab.measure.words import (
     NOT_MEASURED,
     format_bytes,
@@ -197,7 +197,11 @@ def text(found: Cold, told: Sequence[Mapping[str, Any]], judge: Mapping[str, Any
 def _whole(plain: Cold) -> str:
     largest = sorted(plain["stages"].items(), key=lambda item: -(item[1]["mean"] or 0.0))[:3]
     total = plain["total_s"]["mean"]
-    shares = [f"{STAGES[name]} {format_fraction(stage['mean'] / total)}" for name, stage in largest if stage["mean"]]
+    shares = [
+        f"{stage_label(name, plain['start'])} {format_fraction(stage['mean'] / total)}"
+        for name, stage in largest
+        if stage["mean"]
+    ]
     return f"{plain['model']}, {plain['label']}: {_time(plain['total_s'])} to the first answer ({join(shares)})."
 
 
@@ -227,12 +231,13 @@ _FOR = {"compile_cache": "kept code", "mapped_weights": "packed weights"}
 
 
 def steady(found: Cold) -> str:
-    """How much slower the first answer is than those after it, of the first model's remedied start; "" if unknown."""
+    """The first answer beside those after it, of the first start with all remedies; "" if unknown."""
     for one in found["cells"]:
         usual = one["steady_s"]["mean"]
         if usual and one["first_answer_s"] and is_remedied(one["start"]):
             return (
-                f"Its first answer takes {format_seconds(one['first_answer_s'])}, later ones {format_seconds(usual)}."
+                f"{one['model']}, {one['label']}: its first answer takes {format_seconds(one['first_answer_s'])}, "
+                f"later ones {format_seconds(usual)} (means of {plural(one['starts'], 'start')})."
             )
     return ""
 

@@ -12,7 +12,6 @@ Only `measured` was measured; what comes of the simulation is called modelled wh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,14 +19,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lab.measure.billing import Billing
+from lab.measure.break_even import rate_label
 from lab.measure.cold import figure
 from lab.measure.percentile import needed, percentile
 from lab.measure.records import OK
 from lab.measure.serverless_sim import Rules, Simulated, simulate
 from lab.measure.words import (
     format_fraction,
-    format_rate,
     format_seconds,
     plural,
 )
@@ -185,37 +183,6 @@ def modelled(rate_rps: float, service_s: Any, cold_s: Sequence[float], rules: Ru
     return simulate(np.cumsum(gaps), service_s, cold_s, rules, seed=seed)
 
 
-def usd_per_hour(point: Mapping[str, Any], usd_an_hour: float, billing: Billing) -> float:
-    """What an hour at that rate costs by a per-second price and a billing rule. Modelled."""
-    paid = (
-        point["busy_s_per_h"]
-        + point["start_s_per_h"] * billing.bills_start
-        + point["idle_s_per_h"] * billing.bills_idle
-    )
-    if billing.step_s and point["starts_per_h"]:
-        paid += point["starts_per_h"] * billing.step_s / 2  # on average half a step a life
-    return float(paid * usd_an_hour / 3600)
-
-
-def break_even_rps(
-    points: Sequence[Mapping[str, Any]], usd_an_hour: float, billing: Billing, always_usd_an_hour: float
-) -> float | None:
-    """The rate above which the always-on machine is cheaper; None where one of the two is at all of them. Between two
-    rates the cost is taken to go straight, on a log scale of rates."""
-    costs = [usd_per_hour(point, usd_an_hour, billing) - always_usd_an_hour for point in points]
-    for (a, low), (b, high) in pairwise(zip(points, costs, strict=True)):
-        if low <= 0 < high:
-            share = -low / (high - low)
-            return float(np.exp(np.log(a["rate_rps"]) * (1 - share) + np.log(b["rate_rps"]) * share))
-    return None
-
-
-def rate_label(rate_rps: float | None) -> str:
-    """ "1 a minute", "45 a minute", "2.0 req/s": slow rates as people say them."""
-    slow = rate_rps is not None and rate_rps < 0.95
-    return f"{60 * rate_rps:.3g} a minute" if slow and rate_rps is not None else format_rate(rate_rps)
-
-
 # --- in words -----------------------------------------------------------------------------------------------------
 
 
@@ -251,6 +218,15 @@ def up_fraction(point: Mapping[str, Any]) -> float:
 
 def problems(found: Found) -> list[str]:
     told = [f"A worker did not come up: {why.rstrip('.')}." for why in dict.fromkeys(found["failed"])]
+    told += misses(found)
+    if found["curve"]:
+        told.append("Costs, and rates that no block was measured at, are modelled from this run's own times.")
+    return told
+
+
+def misses(found: Found) -> list[str]:
+    """Where the simulation says another share of cold requests than was measured."""
+    told = []
     for block in found["blocks"]:
         model, share = block["modelled"], block["cold_fraction"]
         if model is None or share is None or model["cold_fraction"] is None:
@@ -259,10 +235,9 @@ def problems(found: Found) -> list[str]:
         if off > OFF and off * block["answered"] > FEW:
             told.append(
                 f"At {rate_label(block['rate_rps'])} the simulation says {format_fraction(model['cold_fraction'])} "
-                f"cold, measured were {format_fraction(share)}: what is modelled may be as far off."
+                f"cold, measured were {format_fraction(share)} of {plural(block['answered'], 'request')}: what is "
+                "modelled may be as far off."
             )
-    if found["curve"]:
-        told.append("Costs, and rates that no block was measured at, are modelled from this run's own times.")
     return told
 
 

@@ -12,7 +12,7 @@ STAGES = {
     "import_model": "imports the model's code",
     "read": "reads the weights",
     "convert": "converts and packs",
-    "compile": "compiles kernels",
+    "compile": "compiles or loads kernels",
     "runtime": "tokenizer, cache, server",
     "warm_up": "warms up",
     "first_answer": "first answer",
@@ -27,6 +27,13 @@ REMEDIES = {
 }
 ALL = ("compile_cache", "mapped_weights", "zygote")
 """That leave nothing running but a parent."""
+
+
+def stage_label(name: str, start: Mapping[str, Any]) -> str:
+    """Of one way to start: with kept code "loads kernels", without "compiles kernels"."""
+    if name == "compile":
+        return "loads kernels" if start.get("compile_cache") else "compiles kernels"
+    return STAGES[name]
 
 
 def start_label(level: Mapping[str, Any]) -> str:

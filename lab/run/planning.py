@@ -151,6 +151,8 @@ def _of_one_model(folder: RunFolder, blocks: Sequence[Measured]) -> list[Measure
             f"{name}: only 1 in {recorded['requests_one_in']} requests of this recording is kept, and a plan replays "
             f"all of them; {NEEDED}"
         )
+    if folder.document["experiment"].get("start"):
+        raise InputError(f"{name}: it measured starts, and no load that a plan could be made from; {NEEDED}")
     if folder.document["experiment"].get("fleet"):
         raise InputError(f"{name}: many models behind one budget are not modelled; {NEEDED}")
     if any(event["kind"] == "change" for event in folder.events()):

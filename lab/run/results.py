@@ -301,12 +301,14 @@ def _problems(
         problems.append({"code": "interrupted", "text": text, "remedy": "Run it again.", "blocks": None})
     changes = sum(e["kind"] == "change" for e in events)
     if changes:
-        text = f"Settings were changed {plural(changes, 'time')} while the load ran: whole-run figures mix them."
+        text = f"Settings were changed {changes} times while the load ran: whole-run figures mix them."
         problems.append(
             {"code": "changed", "text": text, "remedy": "Read the live chart between changes.", "blocks": None}
         )
     if folder.document["quick"]:
         text = "A quick run: one repeat of short blocks, so its figures are rough."
+        if experiment.start is not None:
+            text = f"A quick run: {plural(experiment.repeats, 'start')} of each way, so its figures are rough."
         problems.append({"code": "quick", "text": text, "remedy": "Run it without --quick.", "blocks": None})
     by_code: dict[str, list[Any]] = {}
     for block in blocks:

@@ -1,5 +1,5 @@
 """Somebody else's server of Replicate's predictions API: whether it answers, and takes the key. Not tried on the live
-service; the lab controls nothing of it and reads no counters.
+service.
 """
 
 from __future__ import annotations
@@ -9,48 +9,16 @@ import urllib.error
 import urllib.request
 
 from lab import credentials
-from lab.serve.address import address, unreachable
-from lab.serve.health import ModelState
-
-CALL_LIMIT_S = 10.0
+from lab.serve.elsewhere import CALL_LIMIT_S, Elsewhere
 
 
-class ReplicateServer:
-    """The server at "replicate+https://api.replicate.com". ServerError, which says who answers there, when it is none
-    or wants a key."""
-
-    managed = None
-    pid = None
-    metrics_url = None
-
-    def __init__(self, url: str) -> None:
-        self._address = address(url)
-        self.called = self._address.url
-        scheme = self._address.scheme.partition("+")[2]
-        self.http_url = self.grpc_url = f"{scheme}://{self._address.host}:{self._address.port}"
-        if (reason := self._why_not()) is not None:
-            raise unreachable(self._address, reason)
+class ReplicateServer(Elsewhere):
+    """The server at "replicate+https://api.replicate.com"; one that wants a key says so."""
 
     def version(self) -> str:
         return "Replicate's API, version not told; not verified against the live service"
 
-    def states(self) -> list[ModelState]:
-        """Thousands, so none."""
-        return []
-
-    def alive(self) -> bool:
-        return self._why_not() is None
-
-    def died(self) -> str | None:
-        return self._why_not()
-
-    def __enter__(self) -> ReplicateServer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def _why_not(self) -> str | None:
+    def why_not(self) -> str | None:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         url = f"{self.http_url}/v1/account"
         try:

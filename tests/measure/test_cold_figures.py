@@ -71,6 +71,16 @@ def test_stages_are_means_with_students_interval_and_add_up() -> None:
     assert list(plain["stages"]) == ["process", "import_torch", "compile", "first_answer"]
 
 
+def test_kept_code_is_loaded_and_whose_first_answer_is_told() -> None:
+    told, effects, judge = found([start(n, *stages) for n, stages in ((0, PLAIN), (1, FAST))], {}, ALL)
+    assert "compiles kernels 70 %" in cold.text(told, effects, judge)
+    assert cold.steady(told) == (
+        "llm, bf16, all remedies: its first answer takes 900 ms, later ones 100 ms (means of 1 start)."
+    )
+    kept, effects, judge = found([start(0, *PLAIN)], {"compile_cache": True})
+    assert "loads kernels 70 %" in cold.text(kept, effects, judge)
+
+
 def test_what_no_stage_explains_is_told_beyond_five_percent() -> None:
     told, _, _ = found([start(0, *PLAIN, gap_s=1.0)], {}, ALL)
     assert told["cells"][0]["unexplained_fraction"] == pytest.approx(1 / 11)

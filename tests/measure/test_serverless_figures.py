@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lab.errors import InputError
-from lab.measure import billing, serverless
+from lab.measure import billing, break_even, serverless
 from lab.measure.billing import Billing
 from lab.measure.records import ERROR, OK, REQUESTS
 from lab.measure.serverless_sim import Rules, simulate
@@ -94,10 +94,25 @@ def point(rate: float, up: float) -> dict[str, float]:
 def test_the_rate_at_which_an_always_on_machine_becomes_cheaper() -> None:
     """2 USD an hour by the second, 1 USD always on: at half of the time up. Log-linear between 1 and 100: at 10."""
     points = [point(1.0, 0.25), point(100.0, 0.75)]
-    assert serverless.usd_per_hour(points[0], 2.0, rule(start=True, idle=True)) == pytest.approx(0.5)
-    assert serverless.break_even_rps(points, 2.0, rule(start=True, idle=True), 1.0) == pytest.approx(10.0)
-    assert serverless.break_even_rps(points, 2.0, rule(start=True, idle=True), 5.0) is None
-    assert serverless.break_even_rps(points, 2.0, rule(start=True, idle=True), 0.1) is None
+    assert break_even.usd_per_hour(points[0], 2.0, rule(start=True, idle=True)) == pytest.approx(0.5)
+    assert break_even.break_even_rps(points, 2.0, rule(start=True, idle=True), 1.0) == pytest.approx(10.0)
+    assert break_even.break_even_rps(points, 2.0, rule(start=True, idle=True), 5.0) is None
+    assert break_even.break_even_rps(points, 2.0, rule(start=True, idle=True), 0.1) is None
+
+
+def test_a_break_even_has_the_range_by_which_the_simulation_was_off() -> None:
+    """Workers were up half as long as simulated in one block, as long in another: half the cost is reached later."""
+    points = [point(1.0, 0.25), point(100.0, 0.75), point(10_000.0, 1.25)]
+    blocks = [{"up_s": 5.0, "modelled": {"up_s": 10.0}}, {"up_s": 10.0, "modelled": {"up_s": 10.0}}]
+    every = rule(start=True, idle=True)
+    found = {"curve": points, "blocks": blocks}
+    assert break_even.break_even_range(found, 2.0, every, 1.0) == pytest.approx([10.0, 1000.0])
+    assert break_even.even_label(break_even.break_even_range(found, 2.0, every, 1.0)) == "10.0 to 1,000 req/s"
+    found["blocks"] = [{"up_s": 1.0, "modelled": {"up_s": 10.0}}, {"up_s": 0.0, "modelled": None}]
+    assert break_even.break_even_range(found, 2.0, every, 1.0) == [pytest.approx(10.0), None]
+    assert break_even.even_label([10.0, None]) == "10.0 req/s or none" and break_even.even_label([None]) == "none"
+    assert break_even.even_label([0.5, 0.25]) == "15 to 30 a minute"
+    assert len(break_even.break_even_range({"curve": points, "blocks": []}, 2.0, every, 1.0)) == 1
 
 
 def test_every_rule_that_ships_has_its_source_and_a_price_to_go_with_it() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lab.__main__ import main
 from lab.measure.records import OK
 from lab.run import billing, catalogue, results
 from lab.run.plan import cell_blocks, with_rate
@@ -109,6 +110,31 @@ def test_the_other_section_is_about_other_runs(empty_home):
     assert "A cold start takes 1.00 s, a warm answer 600 ms" in said
     assert "Not verified against the live service" in said and "modelled" in said.lower()
     assert len(charts(app)) == 3 and len(app.metric) == 4
+    (even,) = (card for card in app.metric if card.label == "Break-even")
+    assert " to " in even.value or "none" in even.value  # never one figure where blocks say otherwise
+
+
+def test_the_runners_form_shows_what_is_declared_and_changes_nothing_by_itself(empty_home, monkeypatch):
+    started = []
+    monkeypatch.setattr(runs, "start", lambda *given, **named: started.append(given))
+    app = open_page("cold_start", n_part="Scale to zero")
+    declared = catalogue.experiment("serverless")
+    for said in (declared.when_quick().serverless.idle_s, declared.serverless.idle_s):
+        assert f"{said:g}" in app.number_input(key="n_idle").placeholder
+    assert app.number_input(key="n_idle").value is None and app.number_input(key="n_memory").value is None
+    app.button(key="run_starts").click().run()
+    app.number_input(key="n_memory").set_value(300).run()
+    app.button(key="run_starts").click().run()
+    assert started == [("serverless", []), ("serverless", [f"serverless.memory_limit_bytes={300 * MIB}"])]
+
+
+@pytest.mark.parametrize("arguments", [["compare", COLD, SCALED], ["plan", COLD, "--qps", "1"]])
+def test_what_needs_a_load_says_that_starts_have_none(arguments, empty_home, capsys):
+    cold_run()
+    scaled_run()
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert "it measured starts, and no load" in said and said.count("\n") == 1
 
 
 def test_without_a_run_it_offers_one_and_starts_what_is_chosen(empty_home, monkeypatch):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from lab.measure.cold import Cold, baseline_of, is_remedied
-from lab.measure.start_words import STAGES
+from lab.measure.start_words import STAGES, stage_label
 from lab.measure.words import format_bytes, format_fraction, format_ratio, format_seconds
 from lab.show import theme
 from lab.show.charts.figure import Chart, append, floats, log_axis, log_range, nothing_to_draw, pattern
@@ -57,7 +57,15 @@ def waterfall(plain: Cold | None, other: Cold | None) -> Chart:
             texts.append("" if took is None else format_seconds(took))
             begin += took or 0.0
             low, high = (None, None) if stage is None else (stage["low"], stage["high"])
-            append(table, one["label"], STAGES[name], took, low, high, None if took is None else took / total)
+            append(
+                table,
+                one["label"],
+                stage_label(name, one["start"]),
+                took,
+                low,
+                high,
+                None if took is None else took / total,
+            )
         suffix = "" if number == 0 else str(number + 1)
         traces.append(
             {
@@ -82,7 +90,8 @@ def waterfall(plain: Cold | None, other: Cold | None) -> Chart:
         titles.append(_over(f"{one['label']}, {format_seconds(total)}", sum(domain) / 2))
         largest = names[max(range(len(names)), key=lengths.__getitem__)]
         share = one["stages"][largest]["mean"] / total if largest in one["stages"] else 0.0
-        takeaways.append(f"{one['label']} {format_seconds(total)}, of which {STAGES[largest]} {format_fraction(share)}")
+        called = stage_label(largest, one["start"])
+        takeaways.append(f"{one['label']} {format_seconds(total)}, of which {called} {format_fraction(share)}")
     layout = theme.layout(
         height=110 + ROW * len(rows),
         margin={"l": 150, "r": 24, "t": 44, "b": 52},

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from lab.measure.billing import Billing
+from lab.measure.break_even import break_even_range, even_label, rate_label, usd_per_hour
 from lab.measure.cost_words import format_usd
-from lab.measure.serverless import Found, break_even_rps, rate_label, up_fraction, usd_per_hour
+from lab.measure.serverless import Found, up_fraction
 from lab.measure.words import format_fraction, format_seconds
 from lab.show import theme
 from lab.show.charts.figure import Chart, append, floats, level_line, line, log_axis, log_range, nothing_to_draw
@@ -98,7 +99,8 @@ def cost(found: Found, usd_an_hour: float, billing: Billing, always_usd_an_hour:
         return nothing_to_draw(title, "nothing could be modelled: no cold start or no answer", height=HEIGHT)
     rates = [point["rate_rps"] for point in points]
     by_second = [usd_per_hour(point, usd_an_hour, billing) for point in points]
-    even = break_even_rps(points, usd_an_hour, billing, always_usd_an_hour)
+    every = break_even_range(found, usd_an_hour, billing, always_usd_an_hour)
+    even = every[0]
     table: dict[str, list[Any]] = {
         RATES: [],
         "USD an hour, by the second": [],
@@ -113,7 +115,7 @@ def cost(found: Found, usd_an_hour: float, billing: Billing, always_usd_an_hour:
     ]
     shapes, annotations = [], []
     if even is not None:
-        shape, label = level_line(always_usd_an_hour, f"break-even at {rate_label(even)}", log=True)
+        shape, label = level_line(always_usd_an_hour, f"break-even at {even_label(every)}", log=True)
         shapes.append(
             {
                 "type": "line", "x0": even, "x1": even, "yref": "paper", "y0": 0, "y1": 1, "layer": "below",
@@ -127,7 +129,7 @@ def cost(found: Found, usd_an_hour: float, billing: Billing, always_usd_an_hour:
     )  # fmt: skip
     alt = f"Modelled: {format_usd(by_second[0])} an hour at one request a minute by the second"
     alt += f", {format_usd(always_usd_an_hour)} always on; "
-    alt += "they meet at no rate between." if even is None else f"they break even at {rate_label(even)}."
+    alt += "they meet at no rate between." if even is None else f"they break even at {even_label(every)}."
     return Chart(title, {"data": traces, "layout": layout}, alt, table)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from lab.measure.cold import is_remedied
 from lab.measure.serverless import up_fraction
-from lab.measure.start_words import STAGES
+from lab.measure.start_words import stage_label
 from lab.show.charts import cold as cold_charts
 from lab.show.charts import serverless as serverless_charts
 from lab.show.charts.figure import Chart
@@ -26,7 +26,7 @@ def _plain(source: Source) -> Values | None:
         return None
     plain, total = cells[0], cells[0]["total_s"]["mean"]
     ordered = sorted(plain["stages"].items(), key=lambda item: -item[1]["mean"])
-    names = [STAGES[name] for name, _ in ordered[:3]]
+    names = [stage_label(name, plain["start"]) for name, _ in ordered[:3]]
     return {
         "model": plain["model"],
         "total_s": total,

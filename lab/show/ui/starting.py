@@ -10,6 +10,7 @@ from typing import Any
 import streamlit as st
 
 from lab.errors import FolderError
+from lab.measure import break_even
 from lab.measure import cold as figures
 from lab.measure import serverless as scaling
 from lab.measure.start_words import start_label
@@ -130,17 +131,20 @@ def _serverless_form(experiment: Experiment) -> list[str]:
     assert experiment.serverless is not None  # noqa: S101  only asked for experiments that have it
     columns = st.columns(4, vertical_alignment="bottom")
     name = columns[0].selectbox("Model", ["llm", "embedder", "digits"], key="n_model", bind="query-params")
+    own, short = experiment.serverless, experiment.when_quick().serverless
+    assert short is not None  # noqa: S101  as above
     idle = columns[1].number_input(
-        "Idle timeout, s", 0.0, 600.0, 0.0, 1.0, "%g", key="n_idle", bind="query-params", help="0: as declared."
-    )
+        "Idle timeout, s", 0.1, 600.0, None, 1.0, "%g", key="n_idle", bind="query-params",
+        placeholder=f"{short.idle_s:g} quick, {own.idle_s:g} whole",
+    )  # fmt: skip
     users = columns[2].number_input(
-        "Requests a worker", 1, 64, experiment.serverless.concurrency, key="n_concurrency", bind="query-params"
+        "Requests a worker", 1, 64, own.concurrency, key="n_concurrency", bind="query-params"
     )
     limit = columns[3].number_input(
-        "Memory limit, MiB", 0, 1_000_000, 0, 50, key="n_memory", bind="query-params", help="0: none."
+        "Memory limit, MiB", 1, 1_000_000, None, 50, key="n_memory", bind="query-params", placeholder="none"
     )
     settings = [f"serverless.idle_s={idle:g}"] if idle else []
-    settings += [f"serverless.concurrency={users}"] if users != experiment.serverless.concurrency else []
+    settings += [f"serverless.concurrency={users}"] if users != own.concurrency else []
     settings += [f"serverless.memory_limit_bytes={limit * MIB}"] if limit else []
     settings += [f"model.name={name}"] if name != "llm" else []
     return settings
@@ -227,9 +231,10 @@ def _serverless(found: scaling.Found) -> None:
     if not any(block["answered"] for block in found["blocks"]):
         return
     bill = billing.choose()
-    even = None
-    if found["curve"]:
-        even = scaling.break_even_rps(found["curve"], bill.by_second.usd_per_hour, bill.rule, bill.always.usd_per_hour)
+    for miss in scaling.misses(found):
+        st.warning(miss, icon=":material/report:")
+    even = break_even.break_even_range(found, bill.by_second.usd_per_hour, bill.rule, bill.always.usd_per_hour)
+    checked = "as far as it was off here" if len(even) > 1 else "not checked here"
     first = found["curve"][0] if found["curve"] else None
     cards(
         [
@@ -240,7 +245,7 @@ def _serverless(found: scaling.Found) -> None:
                 NOT_MEASURED if first is None else format_fraction(first["cold_fraction"]),
                 "modelled",
             ),
-            Card("Break-even", "none" if even is None else scaling.rate_label(even), "modelled, at these prices"),
+            Card("Break-even", break_even.even_label(even), f"modelled, {checked}"),
         ]
     )
     _side_by_side([serverless.cold_share(found), serverless.tail(found)], "n_scale")
