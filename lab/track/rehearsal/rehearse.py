@@ -19,6 +19,7 @@ from lab.errors import InputError
 from lab.load import schedule
 from lab.load.recorder import Recorder
 from lab.measure.records import Int64s
+from lab.measure.words import level_label
 from lab.run.bench import managed
 from lab.run.control import Inbox
 from lab.run.folder import RunFolder
@@ -139,7 +140,7 @@ class _Canaries:
         self._name, self._server = experiment.model.name, server
 
     def told(self, cell: Cell) -> str:
-        return f"version 2 is {_rollout(cell).challenger}"
+        return level_label("rollout.challenger", _rollout(cell).challenger)
 
     def route(self, routes: Routes, cell: Cell) -> None:
         _lay(routes, self._name, {canary.ONE: (self._server, cell.model)})
