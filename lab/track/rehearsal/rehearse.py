@@ -80,8 +80,8 @@ def measure(experiment: Experiment, folder: RunFolder, stopped: Stopped, report:
 
             def tick(where: str = where, done: float = index / len(blocks)) -> bool:
                 on_tick("running", where, done)
-                return asked()
                 place.check()
+                return asked()
 
             with kind.ready(routes, cells[block.cell], block):
                 _block(index, block, cells[block.cell], kind, place, recorder, folder, tick)
