@@ -301,7 +301,7 @@ def _problems(
         problems.append({"code": "interrupted", "text": text, "remedy": "Run it again.", "blocks": None})
     changes = sum(e["kind"] == "change" for e in events)
     if changes:
-        text = f"Settings were changed {changes} times while the load ran: whole-run figures mix them."
+        text = f"Settings were changed {plural(changes, 'time')} while the load ran: whole-run figures mix them."
         problems.append(
             {"code": "changed", "text": text, "remedy": "Read the live chart between changes.", "blocks": None}
         )
