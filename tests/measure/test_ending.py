@@ -31,7 +31,7 @@ def course(planned=20, whole=7, begun=False, lasted_s=2.5, asked_s=2.5, answered
             "cancelled",
             "stopped by the user",
             course(planned=1, whole=0, begun=True, lasted_s=41.26, asked_s=3600.0, answered=1204),
-            "Stopped by hand after 41.3 s of 3600 s. Until then 1,204 requests were answered.",
+            "Stopped by hand after 41.3 s of 1 h. Until then 1,204 requests were answered.",
         ),
         (
             "failed",
