@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from lab.errors import InputError
+from lab.measure import rehearsal
 from lab.measure.answers import all_equal
 from lab.measure.cold import FEWEST, STILL_RESIDENT, SUM_OFF
 from lab.measure.cost import machine
@@ -198,11 +199,17 @@ def _about_the_client(
         "No answer came from the response cache.",
         "" if summaries else NOTHING,
     )
+    question = "Do client and server count alike?"
+    if (switched := document.get("rehearsal")) and switched["way"] == "blue_green":  # of two servers; it has its books
+        blocks = switched["blocks"]
+        status: Status = "answered" if rehearsal.books_agree(blocks) else "open"
+        yield Question("server_count_mismatch", question, rehearsal.told_of_books(blocks), status)
+        return
     counted = sum(s["server_success_delta"] is not None for s in summaries)
     yield from _problem(
         document,
         "server_count_mismatch",
-        "Do client and server count alike?",
+        question,
         f"The server's counts are the client's in {counted} of {plural(len(summaries), 'block')}.",
         "" if counted else "It was not checked: the server told no counts.",
     )

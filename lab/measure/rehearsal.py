@@ -62,6 +62,15 @@ def holds(found: Rehearsal) -> bool | None:
     return False if False in judged else None if None in judged else True
 
 
+def verdict(found: Rehearsal, *, whole: bool, limited: bool) -> tuple[bool | None, str]:
+    """Whether the hypothesis holds, and the words. A run that is not `whole` can only show that it does not; where the
+    load generator was the limit (`limited`), nothing does."""
+    came = holds(found)
+    if limited:
+        return None, " ".join([*sentences(found), CLIENT_LIMITED])
+    return (came if whole or came is False else None), " ".join(sentences(found))
+
+
 def sentences(found: Rehearsal) -> list[str]:
     """The headline and what stands behind it, in reading order."""
     return _canary(found["blocks"]) if found["way"] == "canary" else _switch(found["blocks"])

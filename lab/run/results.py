@@ -87,10 +87,9 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
         found = replace(found, holds=fleet_words.holds(many), text=fleet_words.cliff(many), where=(), headline=None)
     rehearsed = rehearsal.rehearsal(events)
     if rehearsed is not None:
-        said, holds = rehearsal.sentences(rehearsed), rehearsal.holds(rehearsed)
-        if any(p.code == "client_limited" and p.forbids_verdict for b in blocks for p in b.summary.problems):
-            said, holds = [*said, rehearsal.CLIENT_LIMITED], None
-        found = replace(found, holds=None if ended and holds else holds, text=" ".join(said))
+        limited = any(p.code == "client_limited" and p.forbids_verdict for b in blocks for p in b.summary.problems)
+        holds, said = rehearsal.verdict(rehearsed, whole=not ended, limited=limited)
+        found = replace(found, holds=holds, text=said)
     together = None if experiment.rollout is not None else designs.design(experiment, blocks)
     if together is not None and together["text"]:
         found = replace(found, text=together["text"], where=(), headline=None)

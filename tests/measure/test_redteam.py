@@ -130,3 +130,10 @@ def test_only_what_is_asked_can_be_waived_and_not_without_a_reason() -> None:
         waive(questions(document(), DECLARED), {"sede": "Ann"})
     with pytest.raises(InputError, match="no reason is given"):
         waive(questions(document(), DECLARED), {"seed": " "})
+
+
+@pytest.mark.parametrize(("executed", "status"), [(100, "answered"), (99, "open")])
+def test_a_switch_answers_for_its_counts_with_its_own_books(executed: int, status: str) -> None:
+    block = {"requests": 110, "entered": 110, "predictions": 100, "executed": executed, "refused": 0}
+    found = asked(rehearsal={"way": "blue_green", "blocks": [block]})["server_count_mismatch"]
+    assert found.status == status and "both Tritons together" in found.answer

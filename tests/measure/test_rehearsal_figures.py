@@ -97,6 +97,15 @@ def test_switch_holds_when_every_book_agrees(more: dict[str, Any], holds: bool |
     assert rehearsal.holds(found(switch(**more))) is holds
 
 
+def test_no_verdict_beyond_the_clients_limit_or_of_half_a_run() -> None:
+    good, bad = found(switch()), found(switch(lost=1))
+    assert [rehearsal.verdict(one, whole=True, limited=False)[0] for one in (good, bad)] == [True, False]
+    assert [rehearsal.verdict(one, whole=False, limited=False)[0] for one in (good, bad)] == [None, False]
+    for one in (good, bad):
+        holds, said = rehearsal.verdict(one, whole=True, limited=True)
+        assert holds is None and "No verdict" in said
+
+
 def test_sentences_of_a_switch() -> None:
     said = " ".join(rehearsal.sentences(found(switch())))
     assert said.startswith(
