@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from lab.commands.model_options import add_model, model
 from lab.commands.terminal import add_json, print_json, say
 from lab.errors import InputError
-from lab.measure.words import plural
 
 if TYPE_CHECKING:
     from lab.batch.job import Progress, Result
@@ -113,6 +112,8 @@ def _line(progress: Progress) -> str:
 
 
 def _tell(result: Result, out: Path) -> None:
+    from lab.measure.words import plural
+
     if result.was_done:
         print(f"{out}: done before, by an equal job: {plural(result.rows, 'row')}, {result.errors:,} with an error")
         _tell_cut(result)
