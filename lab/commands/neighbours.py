@@ -9,7 +9,6 @@ from pathlib import Path
 
 from lab.commands.batch import Shown
 from lab.commands.terminal import add_json, print_json, say
-from lab.measure.words import plural
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +23,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from lab.batch import neighbours
+    from lab.measure.words import plural
 
     job = neighbours.Job(options.source, options.out, options.top, options.column, options.id_column, options.overwrite)
     result = neighbours.run(job, Shown())
