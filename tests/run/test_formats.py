@@ -233,3 +233,11 @@ def test_a_change_of_the_model_within_the_figures_is_seen() -> None:
     events = [{"kind": "change", "t_ns": 50, "field": "model"}, {"kind": "change", "t_ns": 90, "field": "rate_rps"}]
     assert formats.model_changed(events, 0, None) and formats.model_changed(events, 40, 60)
     assert not formats.model_changed(events, 60, None) and not formats.model_changed(events, 0, 40)
+
+
+@pytest.mark.parametrize(("changes", "words"), [(1, "1 time while"), (2, "2 times while")])
+def test_changes_are_counted_in_words(changes: int, words: str) -> None:
+    folder: Any = SimpleNamespace(document={"quick": False}, read=lambda name: SERVER.empty_table())
+    events = [{"kind": "change", "t_ns": n, "field": "model"} for n in range(changes)]
+    (found,) = results._problems(folder, catalogue.experiment("batching"), events, [], "done")
+    assert words in found["text"]

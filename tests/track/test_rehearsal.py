@@ -16,9 +16,10 @@ from aiohttp import web
 
 from lab.errors import RunError
 from lab.measure.records import ERROR, OK, REFUSED, TRUNCATED
+from lab.run import catalogue
 from lab.serve.process import Process
 from lab.spec import ModelSpec
-from lab.track.rehearsal import planted
+from lab.track.rehearsal import planted, rehearse
 from lab.track.rehearsal.blue_green import Switch, accounts
 from lab.track.rehearsal.canary import traffic
 from lab.track.rehearsal.stage import Stage, end
@@ -212,3 +213,10 @@ def test_users_stop_at_once_when_the_gateway_has_ended(tmp_path: Path) -> None:
         end(process)
     with pytest.raises(RunError, match="the gateway ended"):
         place.told()
+
+
+def test_what_version_2_is_in_words() -> None:
+    cells = catalogue.experiment("canary").cells()
+    server: Any = None
+    told = {rehearse._Canaries(catalogue.experiment("canary"), server).told(cell) for cell in cells}
+    assert "a v2 that errs" in told and not any("version 2 is" in text for text in told)
