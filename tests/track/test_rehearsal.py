@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -194,7 +196,7 @@ def test_users_stop_when_told() -> None:
 
 def test_users_stop_at_once_when_the_gateway_has_ended(tmp_path: Path) -> None:
     log = tmp_path / "gateway.log"
-    process = Process(["/bin/sh", "-c", "echo out of luck; read -r _"], {}, log)
+    process = Process(["/bin/sh", "-c", "echo out of luck; exit 3"], {}, log)
     place = Stage("http://127.0.0.1:9", process, Routes(tmp_path / "routes"), log)
     try:
 
@@ -206,12 +208,17 @@ def test_users_stop_at_once_when_the_gateway_has_ended(tmp_path: Path) -> None:
             async with Users(place.url, 5.0) as users:
                 await users.predict("digits", np.full(5, 2**62), watch)  # nobody waits for these
 
-        assert process.wait(30)  # nothing to read: it ends
+        assert process.wait(30)
         with pytest.raises(RunError, match="the gateway ended during the rehearsal: out of luck"):
             asyncio.run(asyncio.wait_for(all_of_it(), 30))
     finally:
         end(process)
-    with pytest.raises(RunError, match="the gateway ended"):
+    killed = Process(["/bin/sleep", "600"], {}, log)
+    place = Stage(place.url, killed, place.routes, log)
+    place.check()
+    os.kill(killed.pid, signal.SIGKILL)
+    assert killed.wait(30)
+    with pytest.raises(RunError, match="killed by signal 9"):
         place.told()
 
 

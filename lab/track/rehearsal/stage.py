@@ -41,9 +41,12 @@ class Stage:
 
     def check(self) -> None:
         """RunError once the gateway has ended: what users find after that says nothing about a rollout."""
-        if self.process.exit_status is not None:
-            said = last_lines(self.log, 1)
-            raise RunError(f"the gateway ended during the rehearsal: {said[0] if said else 'without a word'}")
+        status = self.process.exit_status
+        if status is None:
+            return
+        said = last_lines(self.log, 1) if status > 0 else []  # one that was killed says no last word
+        why = f"killed by signal {-status}" if status < 0 else said[0] if said else "without a word"
+        raise RunError(f"the gateway ended during the rehearsal: {why}; see {self.log}")
 
     def told(self) -> dict[str, Any]:
         """What the gateway says of itself: "entered", "in_flight" and the routes in force. RunError once it has
