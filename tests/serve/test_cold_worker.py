@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab.serve import scratch
 from lab.serve.cold import limit, packed, page_cache
 from lab.serve.cold.http import BadRequest, tensors
 from lab.serve.cold.line import Failed
@@ -120,6 +121,10 @@ def test_whoever_is_killed_takes_its_workers_and_their_parent_along(home: Path) 
         assert len(pids) == 2 and all(map(_lives, pids))
         owner.kill()
     until(lambda: not any(map(_lives, pids)), "the end of what a killed process had started")
+    (left,) = scratch.find()
+    assert left.name.startswith("lab-cold-")
+    with Starter(NULL, Start(), log=home / "starts.log"):  # the next one removes what that one could not
+        assert not left.exists()
 
 
 def _lives(pid: int) -> bool:
