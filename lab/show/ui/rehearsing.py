@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
-from lab.errors import FolderError
 from lab.measure import rehearsal
 from lab.measure.words import NOT_MEASURED, format_count, format_fraction, format_seconds
 from lab.run.folder import RunFolder
@@ -16,7 +14,7 @@ from lab.run.text import doubt
 from lab.show.charts import rollout as charts
 from lab.show.charts import shares
 from lab.show.charts.figure import Chart
-from lab.show.ui import chart, guide, reads, recording, runs
+from lab.show.ui import chart, guide, parts, reads, recording, runs
 from lab.show.ui.cards import Card, cards
 from lab.show.ui.comparison import HOLDS
 from lab.show.ui.words import told, why_ended
@@ -34,29 +32,7 @@ MOVES = {"begin": "begins", "advance": "next step", "promote": "promoted", "roll
 
 
 def part() -> str:
-    """Which part the page shows: as chosen, else that of the run in the link."""
-    asked, default = st.query_params.get("run"), LIVE
-    if asked:
-        with suppress(FolderError, KeyError):  # the part itself says so
-            default = str(RunFolder.open(asked).document["experiment"]["id"])
-    chosen = st.segmented_control(
-        "Part",
-        list(PARTS),
-        default=default if default in PARTS else LIVE,
-        required=True,
-        key="o_part",
-        bind="query-params",
-        format_func=PARTS.__getitem__,
-        label_visibility="collapsed",
-        on_change=_leave_run,
-    )
-    return str(chosen)
-
-
-def _leave_run() -> None:
-    """The other part is about other runs."""
-    st.query_params.pop("run", None)
-    st.session_state.pop("seen_run", None)
+    return parts.chosen(PARTS, "o_part")
 
 
 def show(experiment_id: str) -> None:

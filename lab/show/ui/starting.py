@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import streamlit as st
 
-from lab.errors import FolderError
 from lab.measure import break_even
 from lab.measure import cold as figures
 from lab.measure import serverless as scaling
@@ -19,7 +17,7 @@ from lab.run.folder import RunFolder
 from lab.run.text import doubt
 from lab.show.charts import cold, serverless
 from lab.show.charts.figure import Chart
-from lab.show.ui import billing, chart, guide, reads, recording, runs
+from lab.show.ui import billing, chart, guide, parts, reads, recording, runs
 from lab.show.ui.cards import Card, cards
 from lab.show.ui.comparison import HOLDS
 from lab.show.ui.words import told, why_ended
@@ -44,7 +42,7 @@ MIB = 2**20
 
 def page() -> None:
     """The whole page, about the run in the link."""
-    part = _part()
+    part = parts.chosen(PARTS, "n_part")
     experiment = reads.declared(part)
     st.title("What does a start from nothing cost, and when is it worth it?")
     st.markdown(f"{experiment.question} *The hypothesis:* {experiment.hypothesis}")
@@ -69,32 +67,6 @@ def page() -> None:
     if document.get("serverless"):
         _serverless(document["serverless"])
     _doubts(document["problems"])
-
-
-def _part() -> str:
-    """As chosen, else that of the run in the link."""
-    asked, default = st.query_params.get("run"), "cold_start"
-    if asked:
-        with suppress(FolderError, KeyError):  # the page itself says so
-            default = str(RunFolder.open(asked).document["experiment"]["id"])
-    chosen = st.segmented_control(
-        "Section",
-        list(PARTS),
-        default=default if default in PARTS else "cold_start",
-        required=True,
-        key="n_part",
-        bind="query-params",
-        format_func=PARTS.__getitem__,
-        label_visibility="collapsed",
-        on_change=_leave_run,
-    )
-    return str(chosen)
-
-
-def _leave_run() -> None:
-    """The other section is about other runs."""
-    st.query_params.pop("run", None)
-    st.session_state.pop("seen_run", None)
 
 
 def _form(part: str, experiment: Experiment) -> None:
