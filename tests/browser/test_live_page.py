@@ -11,14 +11,14 @@ from tests.browser.conftest import LIMIT_MS, Dashboard, Feeder
 PLOT = ".lab-panels"
 CANVAS = f"{PLOT} canvas"
 RECORDER = "document.querySelector('.lab-recorder')?.recorder"
-NEWEST = f"({RECORDER}?.panels.lines[0]?.x.at(-1) ?? -1)"  # a page may just begin anew
-READ = f"""() => {{
-  const {{ panels }} = {RECORDER};
-  return {{
+NEWEST = f"({RECORDER}?.panels.lines[0]?.x.at(-1) ?? -1)"
+STATE = f"""(least) => {{
+  const panels = {RECORDER}?.panels, newest = {NEWEST};
+  return newest >= least && {{
     mark: document.querySelector("{PLOT}").mark ?? null,
     range: panels.shown.map((value) => Math.round(value * 100) / 100),
     hidden: [...panels.hidden],
-    newest: panels.lines[0].x.at(-1),
+    newest,
   }};
 }}"""
 
@@ -26,14 +26,18 @@ READ = f"""() => {{
 def open_live(page: Page, dashboard: Dashboard, run_id: str, **params: str) -> None:
     page.goto(dashboard.page("live", run=run_id, **params))
     page.wait_for_selector(CANVAS, timeout=LIMIT_MS)
-    page.wait_for_function(f"() => {NEWEST} >= 2")  # there is something to zoom into
+    state(page, least_s=2)  # there is something to zoom into
+
+
+def state(page: Page, least_s: float = 0) -> dict[str, Any]:
+    """The panels as they stand once they show so many seconds: asked and read in one step, as a page may begin anew
+    between two."""
+    return page.wait_for_function(STATE, arg=least_s, timeout=LIMIT_MS).json_value()
 
 
 def after_ticks(page: Page, seconds: int) -> dict[str, Any]:
     """The state of the panels once they show so many more seconds."""
-    newest = page.evaluate(READ)["newest"]
-    page.wait_for_function(f"() => {NEWEST} >= {newest + seconds}", timeout=LIMIT_MS)
-    return page.evaluate(READ)
+    return state(page, state(page)["newest"] + seconds)
 
 
 def test_zoom_and_legend_stay_while_the_data_moves(page: Page, dashboard: Dashboard, feeder: Feeder) -> None:
@@ -50,7 +54,7 @@ def test_zoom_and_legend_stay_while_the_data_moves(page: Page, dashboard: Dashbo
     page.mouse.up()
     expect(page.get_by_role("button", name="Reset zoom")).to_be_visible()
     page.get_by_role("button", name=re.compile("^p95")).click()
-    before, said[:] = page.evaluate(READ), []
+    before, said[:] = state(page), []
     after = after_ticks(page, 3)
     assert after["newest"] > before["newest"]
     assert after["mark"] == "this very node"
@@ -59,8 +63,8 @@ def test_zoom_and_legend_stay_while_the_data_moves(page: Page, dashboard: Dashbo
     assert said == []  # Streamlit has nothing to do while the figures move: it would show in what is measured
 
     page.get_by_role("button", name="Reset zoom").click()
-    assert page.evaluate(READ)["range"][0] == 0
-    assert page.evaluate(READ)["hidden"] == ["p95"]
+    assert state(page)["range"][0] == 0
+    assert state(page)["hidden"] == ["p95"]
 
 
 def test_values_are_read_and_zoomed_by_keyboard(page: Page, dashboard: Dashboard, feeder: Feeder) -> None:
@@ -71,22 +75,22 @@ def test_values_are_read_and_zoomed_by_keyboard(page: Page, dashboard: Dashboard
         page.keyboard.press(key)
     expect(page.locator(".lab-aloud")).to_have_text(re.compile(r"^2 s: served [\d.]+ req/s, offered"))
     page.keyboard.press("+")
-    low, high = page.evaluate(READ)["range"]
+    low, high = state(page)["range"]
     assert 0 <= low < 2 < high
     page.keyboard.press("Escape")
     expect(page.get_by_role("button", name="Reset zoom")).to_be_hidden()
     page.keyboard.press("Tab")  # the first line's key
     page.keyboard.press("Space")
-    assert page.evaluate(READ)["hidden"] == ["served"]
+    assert state(page)["hidden"] == ["served"]
 
 
 def test_a_reload_shows_the_same_run_further_on(page: Page, dashboard: Dashboard, feeder: Feeder) -> None:
     open_live(page, dashboard, feeder.run_id, w="all")
-    before, pid = page.evaluate(READ), feeder.folder.status().pid
+    before, pid = state(page), feeder.folder.status().pid
     after_ticks(page, 1)
     page.reload()
     page.wait_for_selector(CANVAS, timeout=LIMIT_MS)
-    page.wait_for_function(f"() => {NEWEST} > {before['newest']}")
+    assert state(page, before["newest"] + 1)["newest"] > before["newest"]
     assert feeder.run_id in page.url and "w=all" in page.url
     assert feeder.folder.status().pid == pid
     expect(page.get_by_role("heading", level=1)).to_have_text("digits under load")
@@ -128,6 +132,6 @@ def test_a_change_is_typed_undisturbed_applied_and_its_moment_marked(
     rate.fill("150")
     rate.press("Enter")
     expect(page.get_by_text(re.compile(r"1\s+150 req/s"))).to_be_visible(timeout=LIMIT_MS)
-    page.wait_for_function(f"() => {RECORDER}.panels.marks.length === 1", timeout=LIMIT_MS)  # a moment after its words
+    page.wait_for_function(f"() => {RECORDER}?.panels.marks.length === 1", timeout=LIMIT_MS)
     page.reload()
     expect(page.get_by_role("spinbutton", name="Rate, requests a second")).to_have_value("150", timeout=LIMIT_MS)
