@@ -32,7 +32,8 @@ def open_live(page: Page, dashboard: Dashboard, run_id: str, **params: str) -> N
 def state(page: Page, least_s: float = 0) -> dict[str, Any]:
     """The panels as they stand once they show so many seconds: asked and read in one step, as a page may begin anew
     between two."""
-    return page.wait_for_function(STATE, arg=least_s, timeout=LIMIT_MS).json_value()
+    panels: dict[str, Any] = page.wait_for_function(STATE, arg=least_s, timeout=LIMIT_MS).json_value()
+    return panels
 
 
 def after_ticks(page: Page, seconds: int) -> dict[str, Any]:
