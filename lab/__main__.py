@@ -1,7 +1,8 @@
 """The command line: what a page does, a script can do. Its commands are in lab/commands/, one file each.
 
 `--json` prints one JSON document on stdout; everything else goes to stderr. Exit status: 0 done, 1 the work failed,
-2 the user's input is wrong, 130 stopped by Ctrl-C. Errors are one line; LAB_DEBUG=1 adds the traceback.
+2 the user's input is wrong, 130 stopped by Ctrl-C. Errors are one line; LAB_DEBUG=1 adds the traceback. Whichever the
+command, what the lab's killed processes left goes first.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import NoReturn
 
@@ -26,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else list(argv)
     try:
         options = _parser(arguments).parse_args(arguments)
+        if options.command.__module__ not in LOOKS_ON:
+            _sweep()
         status = int(options.command(options) or 0)
         sys.stdout.flush()
         return status
@@ -44,6 +48,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+LOOKS_ON = ("lab.commands.doctor",)
+"""Tells what is left, and changes nothing."""
+
+
+def _sweep() -> None:
+    """What could not be removed now is no fault of the command that was asked for."""
+    from lab.home import home
+
+    with suppress(OSError, LabError):
+        if [*home().glob("shm/*.json"), *home().glob("scratch/*.json")]:  # of the living too: there is somebody to ask
+            from lab.serve import leftovers, scratch
+
+            leftovers.remove()
+            scratch.sweep()
 
 
 class _OneLineParser(argparse.ArgumentParser):

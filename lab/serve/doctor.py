@@ -58,13 +58,14 @@ def _checks() -> Iterator[Check]:
         "GPU", True, f"{count} NVIDIA GPUs" if count else "none: models run on the CPU, memory is the host's", ""
     )
 
+    go = "the lab's next command removes them"
     left = leftovers.find()
     size_bytes = sum(one.size_bytes for one in left)
     found = f"{len(left)} regions, {size_bytes:,} bytes, of dead servers of this lab"
-    yield Check("leftovers in shared memory", not left, found, "the next start removes them" if left else "")
+    yield Check("leftovers in shared memory", not left, found, go if left else "")
     folders = scratch.find()
     found = ", ".join(map(str, folders)) or "none of dead processes of this lab"
-    yield Check("leftovers in temporary folders", not folders, found, "the next start removes them" if folders else "")
+    yield Check("leftovers in temporary folders", not folders, found, go if folders else "")
 
 
 def _fetched(name: str, there: bool, place: str, word: str) -> Check:

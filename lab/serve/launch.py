@@ -27,8 +27,6 @@ DRAIN_S = 5
 STUB_LIMIT_S = 10.0
 """How long stubs may take to notice that their server is gone."""
 
-STUB = "triton_python_backend_stub"
-
 POLL_S = 0.02
 
 
@@ -118,7 +116,7 @@ def end(state: ServerRecord, limit_s: float = STOP_LIMIT_S) -> str:
     """Asks the server to stop, kills it after `limit_s`, and leaves neither stubs nor shared memory of it behind.
     "stopped", "killed after 15 s", or "had ended before"."""
     how = _terminate(state.pid, limit_s) if state.alive() else "had ended before"
-    _, alive = psutil.wait_procs(_stubs(state.prefix), timeout=STUB_LIMIT_S)
+    _, alive = psutil.wait_procs(leftovers.stubs([state.prefix]), timeout=STUB_LIMIT_S)
     for stub in alive:
         with suppress(psutil.Error):
             stub.kill()
@@ -130,24 +128,12 @@ def end(state: ServerRecord, limit_s: float = STOP_LIMIT_S) -> str:
 def end_model(prefix: str, name: str) -> None:
     """Kills the processes of one model of the server with that region prefix, and waits until they are gone."""
     own = []
-    for stub in _stubs(prefix):
+    for stub in leftovers.stubs([prefix]):
         with suppress(psutil.Error):
             if any(Path(word).parts[-3:-2] == (name,) for word in stub.cmdline() if word.endswith("/model.py")):
                 stub.kill()
                 own.append(stub)
     psutil.wait_procs(own, timeout=STUB_LIMIT_S)
-
-
-def _stubs(prefix: str) -> list[psutil.Process]:
-    """The model processes of the server with that region prefix, which stands in their command line; they outlive a
-    killed server by seconds and are nobody's children then."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            words = process.cmdline()
-            if words and Path(words[0]).name == STUB and any(word.startswith(prefix) for word in words):
-                found.append(process)
-    return found
 
 
 def _terminate(pid: int, limit_s: float) -> str:

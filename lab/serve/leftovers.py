@@ -1,23 +1,31 @@
-"""Shared-memory regions that the lab's own dead servers left in /dev/shm.
+"""What the lab's own dead servers left: processes of their models, and shared-memory regions in /dev/shm.
 
-Every server gets a prefix of its own for its regions, recorded in LAB_HOME/shm beside its pid and start time before it
-starts. A region is a leftover when its prefix is in such a record, the recorded server is gone, and no live process
-has it mapped (a stub may outlive its server by seconds). Other servers' regions, and other people's, match no record
-and are never touched.
+Every server gets a prefix of its own for its regions, which its models' processes (stubs) have in their command line
+too; it is recorded in LAB_HOME/shm beside the server's pid and start time before there are any. What bears a prefix is
+a leftover when the prefix is in such a record and the recorded server is gone; a region that a live process other than
+such a stub still has mapped stays until that is gone. Other servers' processes and regions, and other people's, match
+no record and are never touched.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from lab import atomic
 from lab.home import home
 from lab.serve.process import is_same
 
 SHM = Path("/dev/shm")  # noqa: S108  the kernel's own name for it
+STUB = "triton_python_backend_stub"
+END_LIMIT_S = 10.0
+"""Until the kernel has taken a killed process away."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +51,16 @@ def find() -> list[Leftover]:
 
 
 def remove() -> tuple[int, int]:
-    """Removes the leftovers; (how many, bytes). Forgets a dead server once it has no region left."""
+    """Kills the stubs of dead servers and removes their regions; (how many regions, bytes). Forgets a dead server once
+    it has no region left."""
     count = size_bytes = 0
-    for prefix in _dead_prefixes():
+    dead = _dead_prefixes()
+    left_alive = stubs(dead) if dead else []
+    for stub in left_alive:
+        with suppress(psutil.Error):
+            stub.kill()
+    psutil.wait_procs(left_alive, timeout=END_LIMIT_S)
+    for prefix in dead:
         for left in _regions(prefix):
             left.path.unlink(missing_ok=True)
             count += 1
@@ -53,6 +68,18 @@ def remove() -> tuple[int, int]:
         if not any(SHM.glob(f"{prefix}*")):
             (_records() / f"{prefix}.json").unlink(missing_ok=True)
     return count, size_bytes
+
+
+def stubs(prefixes: Collection[str]) -> list[psutil.Process]:
+    """The model processes of the servers with these region prefixes, also those that are nobody's children any more
+    because their server was killed."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            words = process.cmdline()
+            if words and Path(words[0]).name == STUB and any(word.startswith(tuple(prefixes)) for word in words):
+                found.append(process)
+    return found
 
 
 def born_since(prefix: str, since: float) -> int:
@@ -94,7 +121,12 @@ def _dead_prefixes() -> list[str]:
 def _regions(prefix: str) -> list[Leftover]:
     found = sorted(SHM.glob(f"{prefix}*"))
     mapped = _mapped() if found else set()
-    return [Leftover(path, path.stat().st_size) for path in found if str(path) not in mapped]
+    left = []
+    for path in found:
+        with suppress(FileNotFoundError):  # somebody else removes them too
+            if str(path) not in mapped:
+                left.append(Leftover(path, path.stat().st_size))
+    return left
 
 
 def _mapped() -> set[str]:

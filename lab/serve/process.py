@@ -4,7 +4,7 @@ A keeper thread starts the child, copies its output, and lives as long as the ch
 signal when the *thread* that started the child ends, not when the process does. The signal is set by a small Python
 program that then becomes the child (exec), because running code between fork and exec of a threaded process can
 deadlock. The child is killed rather than asked: nobody is left to wait for it. Whatever the child started in its
-session is killed once its end is seen.
+session is killed once its end is seen, or ours (watchdog.py).
 
 Knows nothing of Triton.
 """
@@ -12,6 +12,7 @@ Knows nothing of Triton.
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from pathlib import Path
 import psutil
 
 from lab import priority
+from lab.serve import watchdog
 
 LOG_BYTES = 5_000_000
 """A log is moved to NAME.1 at this size, so both together hold at most twice as much."""
@@ -42,56 +44,56 @@ class Process:
     which then stops the child in order. OSError when it cannot be started."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path, *, niceness: int = 0) -> None:
-        self._child: subprocess.Popen[bytes] | None = None
-        self._error: OSError | None = None
-        self._started = threading.Event()
-        self._log = log
-        self._niceness = niceness
         self._session_ended = False
-        keeper = threading.Thread(target=self._keep, args=(list(command), dict(environment)), daemon=True)
+        started: queue.SimpleQueue[subprocess.Popen[bytes] | OSError] = queue.SimpleQueue()
+        given = (list(command), dict(environment), log, niceness, started)
+        keeper = threading.Thread(target=self._keep, args=given, daemon=True)
         keeper.name = f"keeper of {Path(command[0]).name}"
         keeper.start()
-        self._started.wait()
-        if self._error is not None:
-            raise self._error
-
-    @property
-    def pid(self) -> int:
-        assert self._child is not None  # noqa: S101  __init__ raised otherwise
-        return self._child.pid
+        child = started.get()
+        if isinstance(child, OSError):
+            raise child
+        self._child = child
+        self.pid = child.pid
 
     @property
     def exit_status(self) -> int | None:
         """None while it runs; -N when signal N ended it."""
-        assert self._child is not None  # noqa: S101  __init__ raised otherwise
         status = self._child.poll()
         if status is not None:
-            self._end_session()
+            self._end_session(self.pid)
         return status
 
     def wait(self, timeout_s: float) -> bool:
         """Whether it has ended within the limit."""
-        assert self._child is not None  # noqa: S101  __init__ raised otherwise
         try:
             self._child.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return False
-        self._end_session()
+        self._end_session(self.pid)
         return True
 
-    def _end_session(self) -> None:
+    def _end_session(self, leader: int) -> None:
         """What it started ends with it: a stub of Triton's whose server was killed may wait for ever for its word."""
         if not self._session_ended:
             self._session_ended = True
             with suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
+                os.killpg(leader, signal.SIGKILL)
+            watchdog.forget(leader)
 
-    def _keep(self, command: list[str], environment: dict[str, str]) -> None:
+    def _keep(
+        self,
+        command: list[str],
+        environment: dict[str, str],
+        path: Path,
+        niceness: int,
+        started: queue.SimpleQueue[subprocess.Popen[bytes] | OSError],
+    ) -> None:
         become = [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), *command]
         try:
-            self._log.parent.mkdir(parents=True, exist_ok=True)
-            log = BoundedLog(self._log)
-            self._child = subprocess.Popen(
+            path.parent.mkdir(parents=True, exist_ok=True)
+            log = BoundedLog(path)
+            child = subprocess.Popen(
                 become,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -99,17 +101,18 @@ class Process:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            priority.give(self._child.pid, self._niceness)
         except OSError as error:
-            self._error = error
+            started.put(error)
             return
-        finally:
-            self._started.set()
-        assert self._child.stdout is not None  # noqa: S101  a pipe was asked for
+        priority.give(child.pid, niceness)
+        watchdog.watch(child.pid)
+        started.put(child)
+        assert child.stdout is not None  # noqa: S101  a pipe was asked for
         with log:
-            while chunk := os.read(self._child.stdout.fileno(), 65_536):
+            while chunk := os.read(child.stdout.fileno(), 65_536):
                 log.write(chunk)
-        self._child.wait()
+        child.wait()
+        self._end_session(child.pid)
 
 
 class BoundedLog:

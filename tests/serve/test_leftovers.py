@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from lab.__main__ import main
 from lab.serve import leftovers
 from lab.serve.process import born
 
@@ -47,6 +48,37 @@ def test_regions_of_a_dead_server_are_found_and_removed(region, dead):
     assert leftovers.remove() == (2, 2 * SIZE)
     assert not any(path.exists() for path in paths)
     assert leftovers.remove() == (0, 0)
+
+
+def test_stubs_of_a_dead_server_end_and_others_go_on(region, dead):
+    own, other, plain = leftovers.new_prefix(), leftovers.new_prefix(), leftovers.new_prefix()
+    leftovers.record(own, *dead)
+    leftovers.record(plain, *dead)
+    leftovers.record(other, os.getpid(), born(os.getpid()))
+    waits, pipe = ["-c", "echo; read end"], subprocess.PIPE
+    started = {
+        prefix: subprocess.Popen([name, *waits, f"{prefix}1"], executable="/bin/sh", stdin=pipe, stdout=pipe)
+        for prefix, name in ((own, leftovers.STUB), (other, leftovers.STUB), (plain, "sh"))
+    }
+    try:
+        for process in started.values():
+            process.stdout.readline()
+        leftovers.remove()
+        assert [born(process.pid) is None for process in started.values()] == [True, False, False]
+    finally:
+        for process in started.values():
+            process.kill()
+            process.communicate()
+
+
+def test_any_command_of_the_lab_removes_them_but_doctor_only_tells(region, dead, capsys):
+    prefix = leftovers.new_prefix()
+    leftovers.record(prefix, *dead)
+    path = region(prefix, "a")
+    main(["doctor"])
+    assert path.exists() and "1 regions" in capsys.readouterr().out
+    assert main(["runs"]) == 0
+    assert not path.exists()
 
 
 def test_a_live_servers_regions_stay(region):

@@ -8,6 +8,7 @@ import textwrap
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
 
 from lab.serve.process import BoundedLog, Process, born, is_same, last_lines
@@ -36,8 +37,37 @@ def test_the_child_dies_with_its_owner(tmp_path, how):
     until(lambda: Path(f"/proc/{child}/comm").read_text() == "sleep\n")  # the death signal is set before this
     started = born(child)
     owner.send_signal(how)
-    owner.wait(10)
+    owner.wait(60)
     until(lambda: not is_same(child, started))
+
+
+def test_what_the_child_started_dies_with_the_owner(tmp_path):
+    """As a stub of Triton's does, which the signal at its server's end does not reach."""
+    log = tmp_path / "log"
+    code = textwrap.dedent(
+        f"""
+        import time
+        from pathlib import Path
+        from lab.serve.process import Process
+        Process(["/bin/sh", "-c", "sleep 600 & echo $!; wait"], {{}}, Path({str(log)!r}))
+        time.sleep(600)
+        """
+    )
+    owner = subprocess.Popen([sys.executable, "-c", code], cwd=PROJECT)
+    (grandchild,) = until(lambda: last_lines(log, 1))
+    started = born(int(grandchild))
+    owner.kill()
+    owner.wait(60)
+    until(lambda: not is_same(int(grandchild), started))
+
+
+def test_nobody_watches_once_there_is_nothing_to_watch(tmp_path):
+    before = {child.pid for child in psutil.Process().children()}
+    children = [Process(SLEEP, {}, tmp_path / "log") for _ in range(2)]
+    for child in children:
+        os.kill(child.pid, signal.SIGKILL)
+        assert child.wait(60)
+    until(lambda: {child.pid for child in psutil.Process().children()} <= before)
 
 
 def test_the_child_survives_the_thread_that_asked_for_it(tmp_path):
@@ -49,27 +79,27 @@ def test_the_child_survives_the_thread_that_asked_for_it(tmp_path):
     until(lambda: Path(f"/proc/{child.pid}/comm").read_text() == "sleep\n")
     assert not child.wait(0.3)
     os.kill(child.pid, signal.SIGKILL)
-    assert child.wait(10)
+    assert child.wait(60)
     assert child.exit_status == -signal.SIGKILL
 
 
 def test_what_the_child_started_ends_with_it(tmp_path):
     child = Process(["/bin/sh", "-c", "sleep 600 & echo $!"], {}, tmp_path / "log")
-    assert child.wait(10)
+    assert child.wait(60)
     (grandchild,) = until(lambda: last_lines(tmp_path / "log", 1))
     until(lambda: born(int(grandchild)) is None)
 
 
 def test_both_output_streams_are_in_the_log(tmp_path):
     child = Process(["/bin/sh", "-c", "echo out; echo err >&2; exit 3"], {}, tmp_path / "deep" / "log")
-    assert child.wait(10)
+    assert child.wait(60)
     assert child.exit_status == 3
     until(lambda: sorted(last_lines(tmp_path / "deep" / "log", 5)) == ["err", "out"])
 
 
 def test_a_program_that_is_not_there_is_an_exit_and_a_line(tmp_path):
     child = Process(["/nowhere/triton"], {}, tmp_path / "log")
-    assert child.wait(10)
+    assert child.wait(60)
     assert child.exit_status != 0
     until(lambda: any("/nowhere/triton" in line or "No such file" in line for line in last_lines(tmp_path / "log", 9)))
 
