@@ -26,7 +26,8 @@ from lab.measure.words import format_bytes
 from lab.run.folder import RunFolder
 from lab.run.footprints import TritonShelf
 from lab.serve import weights
-from lab.serve.proxy import Passed, Proxy
+from lab.serve.front import Passed
+from lab.serve.proxy import Proxy
 from lab.serve.residency import Residency
 from lab.serve.triton import Server
 from lab.spec import ModelSpec

@@ -8,54 +8,34 @@ does not load, each with Triton's {"error": …}. Everything else (health, metad
 GET /v2/residency says what is loaded. When Triton answers 500, the model's health is looked at, and a model whose
 process is dead is unloaded, so that the next request loads it anew.
 
-HTTP/1.1 with Content-Length or chunks, no pipelining, no TLS. A client that says which request it sends (header
-Lab-Request: 17) finds it again in what `on_request` is told.
+front.py is the clients' side of it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
-from lab.serve.eviction import Reason, Refused
+from lab.serve.eviction import Refused
+from lab.serve.front import (
+    CHUNKED,
+    CLOSE,
+    HEAD_LIMIT,
+    LENGTH,
+    Front,
+    Passed,
+    Request,
+    answered,
+    pass_chunks,
+    refusal,
+    unless_gone,
+)
 from lab.serve.residency import Residency
 
-STATUS: dict[Reason, tuple[int, str]] = {
-    "unknown": (404, "Not Found"),
-    "too_large": (507, "Insufficient Storage"),
-    "queue_full": (429, "Too Many Requests"),
-    "too_late": (503, "Service Unavailable"),
-    "failed": (503, "Service Unavailable"),
-    "pinned": (409, "Conflict"),
-    "closed": (503, "Service Unavailable"),
-}
-INFERENCE = re.compile(rb"POST /v2/models/([^/? ]+)(?:/versions/\d+)?/(?:infer|generate|generate_stream)[? ]")
-LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
-CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
-NUMBER = re.compile(rb"\r\nlab-request: *(\d+)", re.IGNORECASE)
-CLOSE = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
-HEAD_LIMIT, BODY_LIMIT = 2**16, 2**30
-LOOK_S = 0.25
-"""How often a waiting request's connection is looked at: a client that is gone needs no model."""
-
+BODY_LIMIT = 2**30
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-
-@dataclass(frozen=True)
-class Passed:
-    """One request for a model. `number` is the client's own (None: it gave none), `waited_ns` what it waited for its
-    model (0 for a hit), `refused` why it was turned away."""
-
-    arrived_ns: int
-    model: str
-    number: int | None
-    waited_ns: int
-    refused: Reason | None
 
 
 class Proxy:
@@ -75,95 +55,54 @@ class Proxy:
         self._is_healthy = is_healthy
         self._on_request = on_request
         self._idle: list[Connection] = []
-        self._server: asyncio.Server
-        self._clients: set[asyncio.Task[None]] = set()
+        self._front = Front(self._answer, BODY_LIMIT)
         self._checks: dict[str, asyncio.Task[None]] = {}
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
         """The port it listens on."""
-        self._server = await asyncio.start_server(self._client, host, port, limit=HEAD_LIMIT)
-        return int(self._server.sockets[0].getsockname()[1])
+        return await self._front.start(host, port)
 
     async def close(self) -> None:
-        self._server.close()
-        await self.residency.close()
-        for task in [*self._clients, *self._checks.values()]:
-            task.cancel()
-        await asyncio.gather(*self._clients, *self._checks.values(), return_exceptions=True)
+        self._front.stop()
+        await self.residency.close()  # who waits for a model is told so
+        for check in self._checks.values():
+            check.cancel()
+        await self._front.close()
+        await asyncio.gather(*self._checks.values(), return_exceptions=True)
         for _, writer in self._idle:
             writer.close()
 
-    # --- one client's connection --------------------------------------------------------------------------------
-
-    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101  a coroutine runs in one
-        self._clients.add(task)
+    async def _answer(self, asked: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        model = asked.model
+        if model is None:
+            if not asked.head.startswith(b"GET /v2/residency "):
+                return await self._pass(asked, writer)
+            writer.write(answered(200, "OK", self._told()))
+            return True
+        refused: Refused | None = None
+        waited_ns = 0
         try:
-            while await self._request(reader, writer):
-                pass
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError, asyncio.CancelledError):
-            pass  # the client is gone, or says what is no HTTP, or we close
-        finally:
-            self._clients.discard(task)
-            writer.close()
-
-    async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Answer one request; whether another may come on this connection."""
-        head = await reader.readuntil(b"\r\n\r\n")
-        arrived_ns = time.perf_counter_ns()
-        length = LENGTH.search(head)
-        if CHUNKED.search(head) or (length and int(length[1]) > BODY_LIMIT):
-            writer.write(
-                answered(411, "Length Required", {"error": "allowed: a body with a Content-Length up to 1 GiB"})
-            )
-            return False
-        body = await reader.readexactly(int(length[1])) if length else b""
-        asked = INFERENCE.match(head)
-        if asked is None:
-            if head.startswith(b"GET /v2/residency "):
-                writer.write(answered(200, "OK", self._told()))
-                return True
-            return await self._pass(head, body, writer, "")
-        model = asked[1].decode(errors="replace")
-        number = NUMBER.search(head)
-        refusal: Refused | None = None
-        try:
-            waited_ns = await self._had(model, reader)
+            if not self.residency.hit(model):
+                wanted = self.residency.acquire(model)
+                waited_ns = await unless_gone(wanted, reader, lambda _: self.residency.release(model))
         except Refused as error:
-            refusal, waited_ns = error, time.perf_counter_ns() - arrived_ns
-        why = None if refusal is None else refusal.reason
-        passed = Passed(arrived_ns, model, int(number[1]) if number else None, waited_ns, why)
-        self._on_request(passed)
-        if refusal is not None:
-            writer.write(answered(*STATUS[refusal.reason], {"error": str(refusal)}))
+            refused, waited_ns = error, time.perf_counter_ns() - asked.arrived_ns
+        why = None if refused is None else refused.reason
+        self._on_request(Passed(asked.arrived_ns, model, asked.number, waited_ns, why))
+        if refused is not None:
+            writer.write(refusal(refused))
             return True
         try:
-            return await self._pass(head, body, writer, model)
+            return await self._pass(asked, writer, model)
         finally:
             self.residency.release(model)
 
-    async def _had(self, model: str, reader: asyncio.StreamReader) -> int:
-        """Acquire the model, unless the client goes away first."""
-        if self.residency.hit(model):
-            return 0
-        wanted = asyncio.ensure_future(self.residency.acquire(model))
-        try:
-            while not (await asyncio.wait([wanted], timeout=LOOK_S))[0]:
-                if reader.at_eof():
-                    raise ConnectionResetError
-            return wanted.result()
-        except BaseException:
-            if not wanted.cancel() and not wanted.cancelled() and wanted.exception() is None:
-                self.residency.release(model)
-            raise
-
     # --- to Triton and back -------------------------------------------------------------------------------------
 
-    async def _pass(self, head: bytes, body: bytes, writer: asyncio.StreamWriter, model: str) -> bool:
+    async def _pass(self, asked: Request, writer: asyncio.StreamWriter, model: str | None = None) -> bool:
         """Triton's answer, bytes as they come."""
         try:
-            (up_reader, up_writer), answer = await self._ask(head, body)
+            (up_reader, up_writer), answer = await self._ask(asked.head, asked.body)
         except (OSError, asyncio.IncompleteReadError):
             writer.write(answered(503, "Service Unavailable", {"error": "Triton does not answer"}))
             return True
@@ -188,10 +127,10 @@ class Proxy:
                 self._idle.append((up_reader, up_writer))
             else:
                 up_writer.close()
-        await writer.drain()
-        if model and answer.startswith(b"HTTP/1.1 5") and model not in self._checks:
+        await writer.drain()  # what is sent holds its model
+        if model is not None and answer.startswith(b"HTTP/1.1 5") and model not in self._checks:
             self._checks[model] = asyncio.ensure_future(self._check(model))
-        return not CLOSE.search(head)
+        return True
 
     async def _ask(self, head: bytes, body: bytes) -> tuple[Connection, bytes]:
         """Send it on a connection that is free, else on a new one; the connection and the head of the answer. One that
@@ -226,21 +165,3 @@ class Proxy:
             "least_recently_used_first": residency.resident(),
             "counts": dict(residency.counts),
         }
-
-
-async def pass_chunks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A chunked body, chunk by chunk as it comes, to its end."""
-    while True:
-        line = await reader.readuntil(b"\r\n")
-        size = int(line.split(b";")[0], 16)
-        writer.write(line + await reader.readexactly(size + 2))
-        await writer.drain()
-        if size == 0:
-            return
-
-
-def answered(status: int, reason: str, body: object) -> bytes:
-    said = json.dumps(body).encode()
-    retry = "Retry-After: 1\r\n" if status in (429, 503) else ""
-    head = f"HTTP/1.1 {status} {reason}\r\nContent-Type: application/json\r\n{retry}Content-Length: {len(said)}\r\n\r\n"
-    return head.encode() + said
