@@ -32,7 +32,11 @@ from lab.spec import Given, GivenInput
 MOST_BYTES = 64 * 2**20
 """Of all prepared requests together; what is larger starts over sooner."""
 MOST, LEAST = 32_768, 2
+LARGEST_REQUEST = 2**30
+"""Bytes; a gRPC message ends at 2 GiB, and two requests are prepared at least."""
 LARGEST_FILE = 512 * 2**20
+DRAWN_FROM, DRAWN_TO = -(2**53), 2**53
+"""Whole numbers are drawn from within these: a range is given in floats, which hold no larger ones exactly."""
 
 DTYPES: dict[str, Any] = {
     "BOOL": np.bool_,
@@ -47,12 +51,16 @@ DTYPES: dict[str, Any] = {
 
 def pool(given: Given) -> int:
     """How many different requests are prepared; a whole number of sequences."""
-    each = max(1, sum(math.prod(i.shape) * (32 if i.datatype == "BYTES" else 8) for i in given.inputs))
-    count = min(MOST, max(LEAST, MOST_BYTES // each))
+    count = min(MOST, max(LEAST, MOST_BYTES // max(1, request_bytes(given))))
     if given.sequence_length is not None:
         together = given.open_sequences * given.sequence_length
         count = max(count // together, 1) * together
     return count
+
+
+def request_bytes(given: Given) -> int:
+    """About what one request takes while it is prepared: 8 bytes a number, as it is drawn, and 32 a text."""
+    return sum(math.prod(i.shape) * (32 if i.datatype == "BYTES" else 8) for i in given.inputs)
 
 
 def requests(given: Given, seed: int, count: int) -> list[Tensors]:
@@ -131,6 +139,8 @@ def read_data(path: Path, inputs: tuple[GivenInput, ...]) -> list[list[Tensors]]
     sequences = [entry if isinstance(entry, list) else [entry] for entry in written]
     number, read = 0, []
     for sequence in sequences:
+        if not sequence:
+            raise InputError(f"data {path.name}: the sequence after request {number} is empty; allowed: some requests")
         steps = []
         for entry in sequence:
             number += 1
@@ -194,18 +204,40 @@ def _array(flat: list[Any], datatype: str, shape: tuple[int, ...], where: str) -
     if datatype == "BYTES":
         texts = [text.encode() if isinstance(text, str) else str(text).encode() for text in flat]
         return np.array(texts, dtype=object).reshape(shape)
-    wrong = next((v for v in flat if isinstance(v, str) or v is None or isinstance(v, dict)), None)
-    if wrong is not None or any(v is None for v in flat):
-        raise InputError(f"{where}: {json.dumps(wrong)[:40]} is no value of {datatype}")
-    if datatype == "BF16":
-        return as_bf16(np.array(flat, np.float32)).reshape(shape)
-    whole = "INT" in datatype
-    if whole:
+    strange = [v for v in flat if not isinstance(v, int | float)]
+    if strange:
+        raise InputError(f"{where}: {json.dumps(strange[0])[:40]} is no value of {datatype}")
+    if "INT" in datatype:
         limits = np.iinfo(DTYPES[datatype])
-        bad = next((v for v in flat if v != int(v) or not limits.min <= v <= limits.max), None)
+        bad = next((v for v in flat if not limits.min <= v <= limits.max or v != int(v)), None)  # NaN is in no range
         if bad is not None:
             raise InputError(f"{where}: {bad!r} does not fit {datatype}; allowed: {limits.min} to {limits.max}")
-    return np.array([int(v) for v in flat] if whole else flat, dtype=DTYPES[datatype]).reshape(shape)
+        return np.array([int(v) for v in flat], dtype=DTYPES[datatype]).reshape(shape)
+    most = _largest(datatype)
+    bad = next((v for v in flat if most < abs(v) < math.inf), None)  # what JSON has as Infinity and NaN is meant so
+    if bad is not None:
+        raise InputError(f"{where}: {str(bad)[:40]} does not fit {datatype}; allowed: up to {most:g}")
+    if datatype == "BF16":
+        return as_bf16(np.array(flat, np.float32)).reshape(shape)
+    return np.array(flat, dtype=DTYPES[datatype]).reshape(shape)
+
+
+def _largest(datatype: str) -> float:
+    """The largest finite value; of BOOL there is none to keep to."""
+    if datatype == "BOOL":
+        return math.inf
+    return float(np.finfo(np.float32 if datatype == "BF16" else DTYPES[datatype]).max)
+
+
+def drawable(datatype: str) -> tuple[float, float] | None:
+    """The least and the most that values of the datatype can be drawn from; None where none are drawn from a range."""
+    if datatype in ("BOOL", "BYTES"):
+        return None
+    if "INT" in datatype:
+        info = np.iinfo(DTYPES[datatype])
+        return max(int(info.min), DRAWN_FROM), min(int(info.max), DRAWN_TO)
+    most = _largest(datatype)
+    return -most / 2, most / 2  # numpy draws from no range that is wider than its largest number
 
 
 def _raw(text: Any, datatype: str, shape: tuple[int, ...], where: str) -> np.ndarray:

@@ -10,8 +10,9 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any
 
 import grpc
@@ -102,12 +103,7 @@ def unread(server: Server, model: str, request: Tensors) -> list[str]:
 def _over_grpc(address: str, model: str, request: Tensors, *, decoupled: bool) -> list[tuple[Shown, ...]]:
     """The responses that hold outputs."""
     message = service_pb2.ModelInferRequest.FromString(triton_grpc.infer_request(model, request))
-    options = [
-        ("grpc.max_receive_message_length", -1),
-        ("grpc.max_send_message_length", -1),
-        ("grpc.enable_http_proxy", 0),
-    ]
-    with grpc.insecure_channel(address, options=options) as channel:
+    with grpc.insecure_channel(address, options=OPTIONS) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         try:
             if not decoupled:
@@ -147,17 +143,23 @@ def _over_http(base: str, model: str, request: Tensors) -> tuple[Shown, ...]:
             data, length = answer.read(), answer.headers.get("Inference-Header-Content-Length")
     except urllib.error.HTTPError as error:
         raise ServerError(f"model {model}: HTTP {error.code}: {triton_http.error_text(error.read())}") from None
-    except OSError as error:
+    except (OSError, HTTPException) as error:
         raise ServerError(f"model {model}: {getattr(error, 'reason', error)}") from None
-    head = json.loads(data if length is None else data[: int(length)])
-    at, found = int(length or len(data)), []
-    for o in head["outputs"]:
-        size = int(o.get("parameters", {}).get("binary_data_size", 0))
-        found.append(
-            _shown(o["name"], o["datatype"], array(o["name"], o["datatype"], o["shape"], data[at : at + size]))
-        )
+    try:
+        return tuple(_tensors_of(data, int(length or len(data))))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        start = data[:SHOWN_TEXT].decode(errors="replace")
+        raise ServerError(f"model {model}: an answer that is not of Triton's HTTP: {json.dumps(start)}") from None
+
+
+def _tensors_of(answer: bytes, head_bytes: int) -> Iterator[Shown]:
+    """The outputs of an answer whose JSON is so long and whose raw tensors, in its order, are behind it. What is no
+    such answer raises what Python raises of it."""
+    at = head_bytes
+    for o in json.loads(answer[:head_bytes])["outputs"]:
+        size = int(o["parameters"]["binary_data_size"])
+        yield _shown(o["name"], o["datatype"], array(o["name"], o["datatype"], o["shape"], answer[at : at + size]))
         at += size
-    return tuple(found)
 
 
 def _shown(name: str, kind: str, values: np.ndarray) -> Shown:

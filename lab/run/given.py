@@ -14,7 +14,7 @@ from typing import Any
 from tritonclient.grpc.model_config_pb2 import DataType
 
 from lab.errors import InputError, ServerError
-from lab.load.given import pool, read_shapes, requests
+from lab.load.given import LARGEST_REQUEST, drawable, pool, read_shapes, request_bytes, requests
 from lab.measure.words import format_count, join
 from lab.serve.address import address
 from lab.serve.described import DATATYPES as NAMES
@@ -27,6 +27,8 @@ from lab.serve.triton import Server
 from lab.spec import DATATYPES, Given, nearest, parse
 
 SEQUENCE_LENGTH, OPEN_SEQUENCES = 8, 8
+PROVIDERS = {"Modal": ".modal.run", "RunPod": ".runpod.ai"}
+"""Whose deployments speak OpenAI's protocol, by the end of their host's name."""
 LLM_INPUTS = {"text_input", "stream", "sampling_parameters"}
 
 
@@ -94,11 +96,16 @@ def of_url(url: str, model: str, wishes: Wishes) -> Plan:
         with Server.at(url) as server:
             found = plan(describe(server, model), wishes, scheme=scheme)
         return replace(found, workload={"protocol": scheme, **found.workload})
+    bodies = Wishes(data=wishes.data) if scheme.startswith("torchserve") else Wishes()
+    if wishes != bodies:
+        raise InputError(
+            f"--shape, --range, --data and the like describe the tensors of a Triton's model; {scheme}:// takes "
+            f"{'prompts, or bodies by --data' if scheme.startswith('torchserve') else 'prompts'}"
+        )
     if scheme.startswith("replicate"):
         with ReplicateServer(url):
             pass
-        said = ("Replicate is asked as its public description says; not verified against the live service.",)
-        return Plan({"name": "llm"}, {"protocol": "replicate", "served_model": model}, None, said)
+        return Plan({"name": "llm"}, {"protocol": "replicate", "served_model": model}, None, (unverified("Replicate"),))
     if scheme.startswith("torchserve"):
         with TorchServeServer(url):
             pass
@@ -113,7 +120,13 @@ def of_url(url: str, model: str, wishes: Wishes) -> Plan:
         names = {state.name for state in other.states()}
     if model not in names:
         raise InputError(f"model {model!r}: the server at {url} has none of that name{nearest(model, names)}")
-    return Plan({"name": "llm"}, {"protocol": "openai", "served_model": model}, None, ())
+    told_of = tuple(unverified(name) for name, domain in PROVIDERS.items() if address(url).host.endswith(domain))
+    return Plan({"name": "llm"}, {"protocol": "openai", "served_model": model}, None, told_of)
+
+
+def unverified(provider: str) -> str:
+    """What is said of a provider whose form of request was tested against its description only."""
+    return f"{provider} is asked as its public description says; not verified against the live service."
 
 
 def first_request(given: Given, seed: int = 0) -> dict[str, Any]:
@@ -159,7 +172,7 @@ def given_of(described: Described, wishes: Wishes) -> Given:
         shape = _shape(tensor, wishes, of_file)
         inputs.append({"name": tensor.name, "datatype": tensor.datatype, "shape": shape, "low": low, "high": high})
     length = (wishes.sequence_length or SEQUENCE_LENGTH) if described.sequences else None
-    return parse(
+    given = parse(
         Given,
         {
             "inputs": [{k: v for k, v in i.items() if v is not None} for i in inputs],
@@ -169,6 +182,10 @@ def given_of(described: Described, wishes: Wishes) -> Given:
             **({"open_sequences": min(OPEN_SEQUENCES, described.sequence_places)} if described.sequences else {}),
         },
     )
+    if request_bytes(given) > LARGEST_REQUEST:
+        shapes = join([f"{i.name} {list(i.shape)}" for i in given.inputs])
+        raise InputError(f"a request of {shapes} is too large; allowed: {LARGEST_REQUEST // 8:,} values in all")
+    return given
 
 
 def _shape(tensor: Tensor, wishes: Wishes, of_file: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
@@ -212,9 +229,23 @@ def _refuse_unknown_names(described: Described, wishes: Wishes) -> None:
         for name in given:
             if name not in names:
                 raise InputError(f"{option} {name}: model {described.name} has no such input{nearest(name, names)}")
+    kinds = {t.name: t.datatype for t in described.inputs}
     for name, (low, high) in wishes.ranges.items():
-        if low > high:
-            raise InputError(f"--range {name}:{low:g}:{high:g} ends before it begins; allowed: LOW:HIGH")
+        _refuse_range(name, kinds[name], low, high)
+
+
+def _refuse_range(name: str, datatype: str, low: float, high: float) -> None:
+    """InputError for a range from which no values of the datatype can be drawn."""
+    asked = f"--range {name}:{low:g}:{high:g}"
+    if low > high:
+        raise InputError(f"{asked} ends before it begins; allowed: LOW:HIGH")
+    if datatype not in DATATYPES:
+        return  # said of the input, with or without a range
+    within = drawable(datatype)
+    if within is None:
+        raise InputError(f"{asked}: {name} is {datatype}, which has no range; its values come from --data FILE.json")
+    if not within[0] <= low <= high <= within[1]:
+        raise InputError(f"{asked}: {name} is {datatype}; allowed: from {within[0]:g} to {within[1]:g}")
 
 
 def notes(described: Described, wishes: Wishes, given: Given) -> list[str]:

@@ -59,7 +59,10 @@ class Address:
 def address(url: str) -> Address:
     """InputError in one line for what is no such URL."""
     text = url.strip()
-    parts = urlsplit(text if "://" in text else f"grpc://{text}")
+    try:
+        parts = urlsplit(text if "://" in text else f"grpc://{text}")
+    except ValueError as error:  # of brackets without an address, and of characters that turn into others
+        raise InputError(f"url {url!r}: {error}; allowed: {', '.join(EXAMPLES.values())}") from None
     scheme = parts.scheme.lower()
     if scheme in SECURE:
         plain = SECURE[scheme]
@@ -77,6 +80,7 @@ def address(url: str) -> Address:
         port = 443 if scheme.endswith("https") else 80
     path = parts.path.rstrip("/")
     wrong = parts.query or parts.fragment or parts.username or (path and scheme in TRITON)
+    wrong = wrong or (host is not None and any(char.isspace() for char in host))
     if not host or not port or wrong:
         raise InputError(f"url {url!r}: allowed is {EXAMPLES[scheme]}{'' if scheme in TRITON else ', and a path'}")
     if ":" in host:
@@ -88,11 +92,19 @@ def unreachable(there: Address, said: str) -> ServerError:
     """Why a server could not be used: what was said, and who it is that listens there."""
     found = listener(there.host.strip("[]"), there.port)
     url = there.given or there.url
+    if found.kind == "unknown":
+        return ServerError(f"{url}: {found.what}; is it spelled right?")
     if found.kind == "nobody":
         return ServerError(f"{url}: nobody listens there; is the server up, and the port the right one?")
     if found.kind == "silent":
         return ServerError(f"{url}: the port takes connections, and nothing answers; is the server stopped?")
     wanted = "grpc" if there.scheme == "grpc" else "http"
+    if there.scheme.endswith("https"):
+        if found.kind == "tls":
+            return ServerError(f"{url}: {said}")
+        plain = there.scheme.removesuffix("s")
+        hint = f"; try {plain}://{there.host}:{there.port}{there.path}" if found.serves == _served(plain) else ""
+        return ServerError(f"{url}: {found.what} answers there, without TLS{hint}")
     if found.kind != wanted or found.serves not in (None, _served(there.scheme)):
         return ServerError(f"{url}: {found.what} answers there{_better(there, found)}")
     if wanted == "http" and found.serves is None:
@@ -110,6 +122,8 @@ def _better(there: Address, found: Listener) -> str:
         return f"; try {SERVED_BY[found.serves]}://{there.host}:{there.port}"
     if found.kind == "grpc":
         return f", not HTTP; try grpc://{there.host}:{there.port}"
+    if found.kind == "tls" and f"{there.scheme}s" in EXAMPLES:
+        return f"; try {there.scheme}s://{there.host}:{there.port}{there.path}"
     if found.kind == "tls":
         return "; the lab measures plain ports only: give it one, or a proxy that ends the TLS"
     return ", not gRPC" if there.scheme == "grpc" else ", not HTTP"

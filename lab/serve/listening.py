@@ -15,7 +15,7 @@ import ssl
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["nobody", "silent", "grpc", "http", "tls", "other"]
+Kind = Literal["unknown", "nobody", "silent", "grpc", "http", "tls", "other"]
 
 LIMIT_S = 2.0
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")  # and empty settings
@@ -40,6 +40,8 @@ def listener(host: str, port: int) -> Listener:
         first = _exchange(host, port, PREFACE)
     except TimeoutError:
         return Listener("silent", "something that takes connections and says nothing")
+    except (socket.gaierror, UnicodeError):  # the latter of what can be no name at all
+        return Listener("unknown", f"the name {host!r} is not found")
     except OSError as error:
         return Listener("nobody", f"nobody ({error.strerror or error})")
     if len(first) >= 9 and first[3] == SETTINGS and not first.startswith(b"HTTP/"):

@@ -16,6 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any
 
 import pyarrow as pa
@@ -248,5 +249,5 @@ def _read(url: str | None) -> tuple[str, str | None]:
             return answer.read().decode(errors="replace"), None
     except urllib.error.HTTPError as error:
         return "", f"{url} answered {error.code}"
-    except (OSError, ValueError) as error:
+    except (OSError, HTTPException, ValueError) as error:  # another kind of server may have that port
         return "", f"{url} could not be read: {getattr(error, 'reason', error)}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,6 +33,7 @@ class OpenAIServer:
 
     def __init__(self, url: str) -> None:
         given = url[len(PREFIX) :] if url.lower().startswith(PREFIX) else url
+        address(f"{PREFIX}{given}")  # refuses what is no URL at all
         parts = urlsplit(given)
         path = parts.path.rstrip("/")
         ending = next((ending for ending in ENDINGS if path.endswith(ending)), None if path else "")
@@ -44,7 +46,8 @@ class OpenAIServer:
             allowed = "openai+http://HOST:PORT, with nothing behind it or a path that ends in /v1, /v1/completions or "
             allowed += "/v1/chat/completions"
             raise InputError(f"url {url!r}: allowed is {allowed}")
-        host = parts.hostname if port is None else f"{parts.hostname}:{port}"
+        name = f"[{parts.hostname}]" if ":" in str(parts.hostname) else parts.hostname
+        host = name if port is None else f"{name}:{port}"
         before = path.removesuffix(ending)
         self._base = f"{parts.scheme}://{host}{before}"
         self.called = f"{PREFIX}{parts.scheme}://{host}{path}"
@@ -86,6 +89,6 @@ class OpenAIServer:
                 found = json.load(answer)["data"]
         except urllib.error.HTTPError as error:
             raise ServerError(f"{listed} answered {error.code}") from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
             raise ServerError(f"{listed} gave no list of models: {getattr(error, 'reason', error)}") from None
         return list(found)

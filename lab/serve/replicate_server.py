@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 
 from lab import credentials
 from lab.serve.elsewhere import CALL_LIMIT_S, Elsewhere
@@ -29,5 +30,5 @@ class ReplicateServer(Elsewhere):
         except urllib.error.HTTPError as error:
             needs = "; it wants a key, which LAB_API_KEY holds" if error.code in (401, 403) else ""
             return f"{url} answered {error.code}{needs}"
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, HTTPException, ValueError, TypeError) as error:
             return f"{url}: {getattr(error, 'reason', error)}"

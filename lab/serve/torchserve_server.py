@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 
 from lab.serve.elsewhere import CALL_LIMIT_S, Elsewhere
 
@@ -24,5 +25,5 @@ class TorchServeServer(Elsewhere):
             return None if status in ("Healthy", "Partial Healthy") else f"{url} says {status!r}"
         except urllib.error.HTTPError as error:
             return f"{url} answered {error.code}"
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
             return f"{url}: {getattr(error, 'reason', error)}"

@@ -94,6 +94,7 @@ def test_sequences_take_turns_and_each_has_its_id_start_and_end() -> None:
 
 
 def written(folder: Path, what: Any) -> Path:
+    folder.mkdir(exist_ok=True)
     path = folder / "data.json"
     path.write_text(what if isinstance(what, str) else json.dumps(what))
     return path
@@ -146,6 +147,10 @@ def test_lists_in_a_data_file_are_sequences(tmp_path: Path) -> None:
         ({"data": [{"X": [1, None, 3]}]}, "X: null is no value of FP32"),
         ({"data": [{"X": {"b64": "AAAA"}}]}, "3 bytes; FP32 of shape [1, 3] takes 12"),
         ({"data": [{"X": {"b64": "?"}}]}, "b64 holds no base64"),
+        ({"data": [{"X": [1, [2], {}]}]}, "X: {} is no value of FP32"),
+        ({"data": [{"X": [1, 2, 10**400]}]}, "does not fit FP32; allowed: up to 3.40282e+38"),
+        ({"data": [[]]}, "the sequence after request 0 is empty"),
+        ({"data": [[{"X": [1, 2, 3]}], []]}, "the sequence after request 1 is empty"),
         ({"data": [3]}, "3 is no request"),
         ({"data": []}, "one request or more"),
         ("{", "is no JSON"),
@@ -157,9 +162,17 @@ def test_a_data_file_that_does_not_fit_is_one_line(tmp_path: Path, what: Any, sa
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
+def test_what_is_no_number_of_json_is_one_of_a_float(tmp_path: Path) -> None:
+    (row,) = read_data(written(tmp_path, '{"data": [{"X": [NaN, -Infinity, 0]}]}'), (X,))[0]
+    assert np.isnan(row["X"][0, 0]) and np.isneginf(row["X"][0, 1])
+
+
 def test_a_number_beyond_its_datatype_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, {"data": [{"N": [1, 300]}]})
     with pytest.raises(InputError, match=r"300 does not fit INT8; allowed: -128 to 127"):
         read_data(path, (N,))
+    for bad in ("NaN", "Infinity", "1.5", "1e400"):
+        with pytest.raises(InputError, match="does not fit INT8"):
+            read_data(written(tmp_path / bad, f'{{"data": [{{"N": [1, {bad}]}}]}}'), (N,))
     with pytest.raises(InputError, match=r"cannot be read: No such file"):
         read_data(tmp_path / "none.json", (N,))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lab.errors import InputError
-from lab.run.given import Wishes, given_of, plan
+from lab.run.given import Wishes, given_of, of_url, plan
 from lab.serve.described import Described, read
 from lab.spec import Batching
 
@@ -77,12 +77,34 @@ def test_without_a_batch_dimension_a_shape_is_all_there_is() -> None:
         (Wishes(shapes={"idz": (2,)}), 'has no such input; did you mean "ids"?'),
         (Wishes(shapes={"ids": (4,)}, batch=9), "--batch 9: model my_model takes 1 to 8"),
         (Wishes(shapes={"ids": (4,)}, sequence_length=3), "has no sequences"),
+        (
+            Wishes(shapes={"ids": (2**30,)}),
+            "a request of ids [1, 1073741824] is too large; allowed: 134,217,728 values",
+        ),
         (Wishes(shapes={"ids": (4,)}, ranges={"ids": (5, 1)}), "ends before it begins"),
+        (Wishes(shapes={"ids": (4,)}, ranges={"ids": (0, 1e30)}), "ids is INT64; allowed: from -9.0072e+15 to"),
+        (Wishes(shapes={"ids": (4,)}, ranges={"ids": (float("nan"), 1)}), "ids is INT64; allowed"),
     ],
 )
 def test_a_wish_that_does_not_fit_is_one_line(wishes: Wishes, said: str) -> None:
     with pytest.raises(InputError) as error:
         given_of(stranger(IDS), wishes)
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "high", "said"),
+    [
+        ("TYPE_UINT8", 300, "x is UINT8; allowed: from 0 to 255"),
+        ("TYPE_FP16", 1e5, "x is FP16; allowed: from -32752 to 32752"),
+        ("TYPE_FP32", float("inf"), "x is FP32; allowed"),
+        ("TYPE_STRING", 1, "x is BYTES, which has no range"),
+        ("TYPE_BOOL", 1, "x is BOOL, which has no range"),
+    ],
+)
+def test_a_range_beyond_its_datatype_is_refused(kind: str, high: float, said: str) -> None:
+    with pytest.raises(InputError) as error:
+        given_of(stranger({"name": "x", "data_type": kind, "dims": ["4"]}), Wishes(ranges={"x": (0, high)}))
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
@@ -134,6 +156,20 @@ def test_the_labs_own_models_are_known_and_a_vllm_backend_too() -> None:
     vllm = [{"name": n, "data_type": "TYPE_STRING", "dims": ["1"]} for n in names]
     found = stranger(*vllm, name="vllm_model", max_batch_size=0, model_transaction_policy={"decoupled": True})
     assert plan(found, Wishes()).model == {"name": "vllm_model", "family": "llm"}
+
+
+@pytest.mark.parametrize(
+    ("url", "wishes"),
+    [
+        ("openai+http://127.0.0.1:1", Wishes(data="prompts.json")),
+        ("openai+http://127.0.0.1:1", Wishes(shapes={"ids": (4,)})),
+        ("torchserve+http://127.0.0.1:1", Wishes(batch=2)),
+        ("replicate+http://127.0.0.1:1", Wishes(ranges={"ids": (0, 1)})),
+    ],
+)
+def test_tensors_are_described_to_a_triton_alone(url: str, wishes: Wishes) -> None:
+    with pytest.raises(InputError, match="describe the tensors of a Triton's model"):
+        of_url(url, "any", wishes)
 
 
 def test_sequences_leave_one_process() -> None:

@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 
 from lab.errors import InputError, ServerError
+from lab.run.given import Wishes, of_url
 from lab.serve import listening
 from lab.serve.address import Address, address, unreachable
 from lab.serve.triton import Server
@@ -50,6 +51,10 @@ def test_a_url_says_protocol_host_and_port(url: str, scheme: str, host: str, por
         ("http://localhost:8000/v2/models/digits", "http://HOST:PORT"),
         ("http://me:secret@localhost:8000", "http://HOST:PORT"),
         ("", "grpc://HOST:PORT"),
+        ("grpc://[::1:8001", "Invalid IPv6 URL"),
+        ("grpc://h\u2100:8001", "invalid characters"),
+        ("grpc://two words:8001", "grpc://HOST:PORT"),
+        ("grpc://localhost:80 01", "the port is no number"),
     ],
 )
 def test_a_wrong_url_is_one_line_with_what_is_allowed(url: str, said: str) -> None:
@@ -107,6 +112,19 @@ def line(url: str) -> str:
     return str(error.value)
 
 
+@pytest.mark.parametrize("host", ["nowhere.invalid", "two..dots", "x" * 300])
+def test_a_name_that_is_not_found_is_told_as_one(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = socket.getaddrinfo
+
+    def nowhere(name: str, *more: object, **rest: object) -> object:
+        if name == "nowhere.invalid":  # a name server may take its time to say so
+            raise socket.gaierror(-2, "Name or service not known")
+        return asked(name, *more, **rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "getaddrinfo", nowhere)
+    assert f"the name '{host}' is not found" in str(unreachable(address(f"grpc://{host}:8001"), ""))
+
+
 def test_nobody_there() -> None:
     assert "nobody listens there" in line(f"grpc://127.0.0.1:{free_port()}")
 
@@ -136,7 +154,36 @@ def test_another_kind_of_server_is_named() -> None:
         assert 'something else, which says "SSH-2.0-OpenSSH_9.2p1' in line(f"grpc://127.0.0.1:{port}")
 
 
+HANGS_UP, BREAKS_OFF = b"", b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{"
+
+
+@pytest.mark.parametrize("scheme", ["openai+http", "torchserve+http", "http", "replicate+http"])
+@pytest.mark.parametrize("said", [b"SSH-2.0-OpenSSH_9.2p1\r\n", HANGS_UP, BREAKS_OFF])
+def test_what_is_no_http_is_one_line_for_each_protocol_on_it(scheme: str, said: bytes) -> None:
+    with saying(said) as port, pytest.raises(ServerError) as error:
+        of_url(f"{scheme}://127.0.0.1:{port}", "any", Wishes())
+    assert str(port) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_each_protocol_on_http_is_told_that_a_grpc_server_answers() -> None:
+    with grpc_server(Service()) as fake:
+        for scheme in ("openai+http", "torchserve+http", "http"):
+            with pytest.raises(ServerError, match=rf"a gRPC server answers there, not HTTP; try grpc://{fake.url}"):
+                of_url(f"{scheme}://{fake.url}", "any", Wishes())
+
+
+def test_tls_asked_of_a_plain_port_names_the_right_scheme() -> None:
+    async def models(_: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": []})
+
+    with http_app([web.get("/v1/models", models)], None) as fake, pytest.raises(ServerError) as error:
+        of_url(f"openai+https://{fake.url}", "any", Wishes())
+    assert f"an OpenAI-compatible server answers there, without TLS; try openai+http://{fake.url}" in str(error.value)
+
+
 def test_tls_where_plain_was_asked_for(tmp_path: Path) -> None:
     with tls(tmp_path) as port:
+        said = str(unreachable(address(f"openai+http://127.0.0.1:{port}"), ""))
+        assert f"a server that speaks TLS answers there; try openai+https://127.0.0.1:{port}" in said
         assert listening.listener("127.0.0.1", port).kind == "tls"
         assert "a server that speaks TLS answers there" in str(unreachable(address(f"grpc://127.0.0.1:{port}"), ""))
