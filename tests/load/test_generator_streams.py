@@ -55,7 +55,7 @@ class Bench:
 
     def run(self, url: str, arrival: Arrival, duration_s: float, **more: Any) -> tuple[list[dict[str, Any]], Progress]:
         self.begin(url, arrival, duration_s, **more)
-        progress = self.generator.wait(30)
+        progress = self.generator.wait(60)
         assert progress.done
         return self.rows(), progress
 
@@ -114,16 +114,18 @@ def test_one_stream_scores_as_each_tool_would_have_it(bench: Bench, protocol: st
     story = Story([Chunk(0.1, 4), Chunk(0.2, 3), Chunk(0.3, 3)])
     with fake(protocol, story) as server:
         window = bench.begin(server.url, Constant(rate_rps=25), 0.4, protocol=protocol)
-        bench.generator.wait(10)
+        bench.generator.wait(60)
     requests = bench.requests()
     summary = summarize(requests, window=window, planned=10, slo=None)
     assert (summary.ok, summary.output_tokens_mean) == (10, 10)
-    told_ns = np.array(story.sent_ns)  # each 0.1 s after the one before, but for a server that is held up itself
-    gap_s, first_s = np.diff(told_ns).mean() / 1e9, (told_ns[:, 0].mean() - requests.sent_ns.mean()) / 1e9
-    assert summary.icl_mean_s == pytest.approx(gap_s, rel=0.15)
+    assert requests.streams is not None
+    came_ns, told_ns = requests.streams.t_ns.reshape(10, 3), np.array(story.sent_ns)
+    late_s = (came_ns - told_ns) / 1e9  # in the median: a busy machine holds some up
+    assert (late_s > 0).all() and np.median(late_s) < 0.05
+    assert 0.100 <= summary.ttft_mean_s == pytest.approx((came_ns[:, 0] - requests.sent_ns).mean() / 1e9)
+    assert summary.icl_mean_s == pytest.approx(np.diff(came_ns).mean() / 1e9)
     assert summary.itl_mean_s == pytest.approx(summary.icl_mean_s * 2 / 6)
-    assert 0.100 <= first_s <= summary.ttft_mean_s < first_s + 0.05
-    assert rescore(requests, window, "vLLM")["tpot_mean_s"] == pytest.approx(summary.icl_mean_s * 2 / 9, rel=0.1)
+    assert rescore(requests, window, "vLLM")["tpot_mean_s"] == pytest.approx(summary.icl_mean_s * 2 / 9)
 
 
 @PROTOCOLS
@@ -131,7 +133,7 @@ def test_a_stream_that_never_ends_is_given_up_and_its_tokens_are_kept(bench: Ben
     story = Story([Chunk(0.05 * i, 2) for i in range(4)], hangs=True)
     with fake(protocol, story) as server:
         window = bench.begin(server.url, Constant(rate_rps=10), 0.5, protocol=protocol, timeout_s=0.8)
-        progress = bench.generator.wait(30)
+        progress = bench.generator.wait(60)
         until(lambda: story.cancelled == 5)
     rows = bench.rows()
     assert len(rows) == 5
@@ -147,11 +149,10 @@ def test_stop_keeps_the_tokens_of_unfinished_answers(bench: Bench, protocol: str
     story = Story([Chunk(0.01 * i, 1) for i in range(10)], hangs=True)
     with fake(protocol, story) as server:
         bench.begin(server.url, ClosedLoop(concurrency=3), 20, protocol=protocol, timeout_s=20)
-        while not all(len(sent) == 10 for sent in story.sent_ns) or len(story.sent_ns) < 3:
-            bench.generator.wait(0.05)
-        bench.generator.wait(0.3)
+        until(lambda: [len(sent) for sent in story.sent_ns] == [10, 10, 10])
+        bench.generator.wait(0.5)  # on the way
         bench.generator.cancel()
-        bench.generator.wait(10)
+        bench.generator.wait(60)
     rows = bench.rows()
     assert [row["outcome"] for row in rows] == [CANCELLED] * 3
     assert [row["output_tokens"] for row in rows] == [10] * 3
@@ -162,14 +163,13 @@ def test_a_server_that_dies_leaves_the_tokens_that_came(bench: Bench, protocol: 
     story = Story([Chunk(0.01 * i, 1) for i in range(5)], hangs=True)
     with fake(protocol, story) as server:
         bench.begin(server.url, Constant(rate_rps=20), 60, protocol=protocol, timeout_s=60)
-        while not story.sent_ns or len(story.sent_ns[0]) < 5:
-            bench.generator.wait(0.02)
-        bench.generator.wait(0.2)
+        until(lambda: story.sent_ns and len(story.sent_ns[0]) == 5)
+        bench.generator.wait(0.5)  # on the way
         server.kill()
         killed_ns = time.perf_counter_ns()
     until(lambda: bench.generator.poll().errors.get("refused"))
     bench.generator.cancel()
-    assert bench.generator.wait(10).done
+    assert bench.generator.wait(60).done
     rows = bench.rows()
     assert (rows[0]["outcome"], rows[0]["output_tokens"]) == (TRUNCATED, 5)
     assert rows[0]["done_ns"] < killed_ns + 2e9
@@ -192,7 +192,7 @@ def test_a_request_that_is_wrong_in_itself_ends_the_block(bench: Bench, protocol
     with fake(protocol, story) as server:
         bench.begin(server.url, Constant(rate_rps=50), 60, protocol=protocol)
         with pytest.raises(InputError, match=r"model llm: .*prompt of 3000 tokens; allowed: 1024"):
-            bench.generator.wait(20)
+            bench.generator.wait(60)
 
 
 def test_prompts_have_the_tokens_that_the_tokenizer_counts(bench: Bench, tmp_path: Path) -> None:

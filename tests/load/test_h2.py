@@ -42,7 +42,7 @@ class Client:
         self.connection.send(number, METHOD.call(message))
 
     async def until(self, *numbers: int) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not set(numbers) <= set(self.ended):
                 await asyncio.sleep(0.001)
 
@@ -54,7 +54,7 @@ async def connected(**settings: int) -> AsyncIterator[tuple[Client, Peer]]:
         client.connection = await Connection.open("127.0.0.1", port, client.done, read_headers, client.leave)
         peer = await peers.get()
         await peer.greet(**settings)
-        await asyncio.wait_for(client.connection.settled, 5)
+        await asyncio.wait_for(client.connection.settled, 60)
         yield client, peer
         client.connection.close()
 

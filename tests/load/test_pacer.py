@@ -23,7 +23,7 @@ def fired_at(deadlines_ns: list[int]) -> list[int]:
 
         pacer = Pacer(fire)
         pacer.set(deadlines_ns[0])
-        await asyncio.wait_for(over, 10)
+        await asyncio.wait_for(over, 60)
         pacer.close()
         return fired
 
@@ -35,7 +35,7 @@ def test_it_fires_after_the_deadline_and_lateness_does_not_add_up() -> None:
     deadlines = [start + i * 1_337_000 for i in range(300)]  # 0.4 s, no whole milliseconds
     late = np.array(fired_at(deadlines)) - deadlines
     assert late.min() >= 0
-    assert np.median(late[150:]) < 5_000_000  # summed oversleeps would be far beyond
+    assert np.median(late[150:]) < 50_000_000  # summed oversleeps, 0.6 ms each, would be twice that
 
 
 def test_a_deadline_in_the_past_fires_at_once() -> None:

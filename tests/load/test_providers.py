@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from aiohttp import web
@@ -12,6 +14,7 @@ from lab.errors import InputError, ServerError
 from lab.load.payload import requests_for
 from lab.load.targets.openai import OpenAI, endpoint
 from lab.measure.records import OK
+from lab.run import given
 from lab.serve.address import address
 from lab.serve.openai_server import OpenAIServer
 from lab.spec import ClosedLoop, ModelSpec, Workload
@@ -79,6 +82,23 @@ def test_a_deployment_behind_a_path_lists_its_models_and_answers_with_the_key(mo
         workload = Workload(arrival=ClosedLoop(concurrency=1), duration_s=1, output_tokens=1, stream=False)
         end = use(OpenAI, base, requests_for(ModelSpec(name="llm"), workload, 1), script).ends[0]
     assert end.outcome == OK and end.generated is not None and end.generated.output_tokens == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("openai+https://api.runpod.ai/v2/abc/openai/v1", ["RunPod"]),
+        ("openai+https://me--app-serve.modal.run", ["Modal"]),
+        ("openai+http://127.0.0.1:8100", []),
+        ("openai+https://notmodal.run", []),
+    ],
+)
+def test_who_was_never_tried_live_says_so(url: str, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    there = SimpleNamespace(states=lambda: [SimpleNamespace(name="small")])
+    monkeypatch.setattr(given, "OpenAIServer", lambda url: nullcontext(there))
+    notes = given.of_url(url, "small", given.Wishes()).notes
+    assert [note.partition(" is asked")[0] for note in notes] == said
+    assert all("not verified against the live service" in note for note in notes)
 
 
 def test_providers_have_their_usual_port() -> None:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.load.recorder import NEVER_SENT, Recorder
+from lab.load.recorder import LONGEST_DETAIL, NEVER_SENT, Recorder
 from lab.load.targets import Generated
 from lab.measure.records import ERROR, OK, REQUESTS, TIMEOUT, TRUNCATED, Requests
 from lab.stream import read_stream
@@ -22,6 +22,14 @@ def test_rows_come_back_as_they_were_added(tmp_path: Path) -> None:
         {"block": 3, "request": 1, "due_ns": 15, "sent_ns": 16, "done_ns": 31, "outcome": 5, "detail": "INTERNAL: é"},
     ]
     assert {row[name] for row in rows for name in list(row)[7:]} == {None}  # nothing was generated
+
+
+def test_a_page_of_megabytes_is_no_reason_to_keep_one(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "r.arrows")
+    recorder.add(0, 1, 2, 3, ERROR, "HTTP 500: " + "x" * 10_000_000)
+    recorder.close()
+    (row,) = read_stream(tmp_path / "r.arrows", REQUESTS).to_pylist()
+    assert row["detail"].startswith("HTTP 500: xxx") and len(row["detail"]) == LONGEST_DETAIL
 
 
 def test_what_was_generated_stands_beside_its_request(tmp_path: Path) -> None:

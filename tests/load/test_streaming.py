@@ -98,6 +98,12 @@ def test_one_chunk_may_hold_the_whole_answer(kind: Kind) -> None:  # T2
 
 
 @ALL
+def test_an_answer_of_ten_megabytes_is_one_of_its_tokens(kind: Kind) -> None:
+    end, generated = answer(kind, Story([Chunk(0, 2), Chunk(0.01, 5, "x" * 10_000_000), Chunk(0.02, 1)]))
+    assert (end.outcome, generated.chunk_tokens) == (OK, [2, 5, 1])
+
+
+@ALL
 def test_what_holds_no_token_is_no_chunk(kind: Kind) -> None:  # T8: role at 5 ms, nothing at 50 ms, a word at 200 ms
     story = Story([Chunk(0.005, 0, ""), Chunk(0.05, 0, ""), Chunk(0.2, 1), Chunk(0.25, 1), Chunk(0.26, 0, "")])
     _, generated = answer(kind, story)
@@ -265,7 +271,7 @@ def test_a_request_that_is_given_up_returns_what_came_and_stops_the_server(
         for number in (0, 1):
             using.ask(number)
         await until_async(lambda: [len(sent) for sent in story.sent_ns] == [5, 5])
-        await asyncio.sleep(0.1)  # on the way
+        await asyncio.sleep(0.25)  # on the way
         given.append(using.target.cancel(0))
         given.append(using.target.cancel(0))
         await until_async(lambda: story.cancelled == 1)

@@ -46,7 +46,7 @@ class Bench:
         self.generator.begin(Job(self.block, url, model, workload, weights.tokenizer(model)))
 
     def table(self) -> Any:
-        assert self.generator.wait(30).done
+        assert self.generator.wait(60).done
         table = read_stream(self.folder / "requests-*.arrows", REQUESTS)
         return table.filter(np.equal(table["block"].to_numpy(), self.block))
 
@@ -105,7 +105,7 @@ def test_a_prompt_that_does_not_fit_is_a_wrong_set_up(bench: Bench, protocol: st
     model = bench.load(max_request_tokens=64)
     bench.begin(model, Constant(rate_rps=20), 60, protocol=protocol, prompt_tokens=60, output_tokens=8)
     with pytest.raises(InputError, match=r"model tiny: .*: prompt of 60 tokens and max_tokens 8 make 68; allowed: 64"):
-        bench.generator.wait(20)
+        bench.generator.wait(60)
 
 
 @PROTOCOLS

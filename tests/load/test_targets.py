@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
+import os
+import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +19,7 @@ from tritonclient.grpc import service_pb2
 
 from lab.errors import InputError
 from lab.load.targets import INVALID
-from lab.load.targets.channel import split_url
+from lab.load.targets.channel import split_url, unconnected
 from lab.load.targets.triton_grpc import TracedGrpc, TritonGrpc, infer_request
 from lab.load.targets.triton_http import TritonHttp
 from lab.measure.records import ERROR, OK, OUTCOMES, REFUSED, TRUNCATED
@@ -228,6 +233,46 @@ def test_a_large_message_fits_through_grpcs_flow_control() -> None:
         ends = use(TritonGrpc, fake.url, script, made)
     assert ends == dict.fromkeys(range(5), (OK, None))
     assert sorted(service.payloads) == sorted(request["INPUT"].tobytes() for request in made)
+
+
+@pytest.mark.parametrize(("target", "server"), KINDS)
+def test_answers_of_ten_megabytes_end_like_others(target: Any, server: Any) -> None:
+    async def script(target: Any, ends: Ends) -> None:
+        for number in range(3):
+            target.ask(number)
+        await until_async(lambda: len(ends) == 3)
+
+    with server(Service(answer_bytes=10_000_000)) as fake:
+        assert use(target, fake.url, script) == dict.fromkeys(range(3), (OK, None))
+
+
+@pytest.mark.parametrize(("number", "outcome"), [(errno.ECONNREFUSED, REFUSED), (errno.EMFILE, ERROR)])
+def test_a_client_at_its_own_limit_was_refused_by_nobody(number: int, outcome: int) -> None:
+    found, detail = unconnected("h:1", OSError(number, "whatever"))
+    assert found == outcome and os.strerror(number) in detail
+    assert ("load generator" in detail) == (outcome == ERROR)
+
+
+def test_a_name_that_is_not_found_says_so_in_words() -> None:
+    """getaddrinfo's numbers are negative, and none of the system's errors."""
+    assert unconnected("h:1", socket.gaierror(-2, "Name or service not known"))[1] == "h:1: Name or service not known"
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
+def test_an_ipv6_address_is_reached_in_its_brackets() -> None:
+    async def script(target: Any, ends: Ends) -> None:
+        target.ask(0)
+        await until_async(lambda: bool(ends))
+
+    def hang_up(listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                listener.accept()[0].close()
+
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as listener:
+        threading.Thread(target=hang_up, args=[listener], daemon=True).start()
+        ends = use(TritonGrpc, f"[::1]:{listener.getsockname()[1]}", script)
+    assert ends[0][0] == ERROR  # it was reached, and hung up
 
 
 def test_grpcs_limit_of_streams_is_kept_without_losing_a_call() -> None:

@@ -7,6 +7,7 @@ apart so that a dead server is not asked 100,000 times a second.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import time
 
@@ -78,10 +79,10 @@ class Channel:
         self._next_try_s = loop.time() + RETRY_S
         try:
             connection = await Connection.open(
-                self._host, self._port, self._ended, read_headers, self._left, self._received
+                self._host.strip("[]"), self._port, self._ended, read_headers, self._left, self._received
             )
         except OSError as error:
-            self._end_waiting(REFUSED, f"{self.authority}: {reason(error)}")
+            self._end_waiting(*unconnected(self.authority, error))
             return
         if connection.parting is not None:  # within the moment since it was made
             self._end_waiting(ERROR, connection.parting)
@@ -106,9 +107,23 @@ class Channel:
             self._connection = None
 
 
+OWN_LIMITS = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL)
+"""This process, or this machine, has no file or port left for one connection more."""
+
+
+def unconnected(authority: str, error: OSError) -> tuple[int, str]:
+    """Outcome and detail of a call for which there was no connection. A client that has run into its own limits was
+    not refused by anybody."""
+    if error.errno in OWN_LIMITS:
+        return ERROR, f"the load generator's own limit: {reason(error)}"
+    return REFUSED, f"{authority}: {reason(error)}"
+
+
 def reason(error: OSError) -> str:
     """Why a connection could not be made, in the system's words."""
-    return os.strerror(error.errno) if error.errno else str(error)
+    if error.errno and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or str(error)  # of names that are not found, whose numbers are not the system's
 
 
 def split_url(url: str) -> tuple[str, int]:

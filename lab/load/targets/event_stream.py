@@ -18,10 +18,10 @@ from typing import Any
 import aiohttp
 
 from lab.load.targets import INVALID, Done, Generated, broken
-from lab.load.targets.channel import RETRY_S, reason
+from lab.load.targets.channel import RETRY_S, unconnected
 from lab.load.targets.sse import Events
 from lab.load.targets.triton_http import OUTCOME, error_text
-from lab.measure.records import ERROR, OK, REFUSED, TRUNCATED
+from lab.measure.records import ERROR, OK, TRUNCATED
 
 Message = tuple[str, bytes]
 """URL and body."""
@@ -113,7 +113,7 @@ class EventStream:
                 await self._read(response, answer)
         except aiohttp.ClientConnectorError as error:
             await asyncio.sleep(RETRY_S)  # a closed loop would else ask a dead server 5,000 times a second
-            return REFUSED, f"{error.host}:{error.port}: {reason(error)}"
+            return unconnected(f"{error.host}:{error.port}", error)
         except aiohttp.ClientPayloadError:
             return TRUNCATED, "the connection was lost in the middle of the answer"
         except (aiohttp.ClientError, OSError) as error:

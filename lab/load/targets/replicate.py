@@ -25,9 +25,9 @@ import aiohttp
 from lab import credentials
 from lab.errors import InputError
 from lab.load.targets import INVALID, Done, Generated, Tensors, broken
-from lab.load.targets.channel import RETRY_S, reason
+from lab.load.targets.channel import RETRY_S, unconnected
 from lab.load.targets.triton_http import OUTCOME, error_text
-from lab.measure.records import ERROR, OK, REFUSED, TRUNCATED
+from lab.measure.records import ERROR, OK, TRUNCATED
 
 POLL_S = 0.25
 CREATED = (200, 201, 202)
@@ -115,7 +115,7 @@ class Replicate:
                 await asyncio.sleep(POLL_S)
         except aiohttp.ClientConnectorError as error:
             await asyncio.sleep(RETRY_S)
-            return REFUSED, f"{error.host}:{error.port}: {reason(error)}"
+            return unconnected(f"{error.host}:{error.port}", error)
         except aiohttp.ClientPayloadError:
             return TRUNCATED, "the connection was lost in the middle of the answer"
         except (aiohttp.ClientError, OSError) as error:

@@ -11,7 +11,7 @@ class Events:
     """One stream of them."""
 
     def __init__(self) -> None:
-        self._rest = b""  # the start of a line
+        self._rest = bytearray()  # the start of a line
         self._data: list[bytes] = []  # lines of the event that is not yet whole
         self._after_return = False  # the last byte was a CR, of which a LF may be the other half
 
@@ -23,7 +23,11 @@ class Events:
         self._after_return = data.endswith(b"\r") or (self._after_return and not data)
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        if b"\n" not in data:  # a line of megabytes comes in hundreds of parts
+            self._rest += data
+            return []
+        *lines, rest = (bytes(self._rest) + data).split(b"\n")
+        self._rest = bytearray(rest)
         events = []
         for line in lines:
             if not line:

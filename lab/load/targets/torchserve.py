@@ -37,14 +37,14 @@ class TorchServe(EventStream):
         return [(url, _body(request)) for request in requests]
 
     async def _read(self, response: aiohttp.ClientResponse, answer: Answer) -> None:
-        piece = b""
+        piece = bytearray()
         async for data, ends_chunk in response.content.iter_chunks():
             piece += data
             if ends_chunk:
-                answer.read_raw(piece, time.perf_counter_ns())
-                piece = b""
+                answer.read_raw(bytes(piece), time.perf_counter_ns())
+                piece.clear()
         if piece:
-            answer.read_raw(piece, time.perf_counter_ns())
+            answer.read_raw(bytes(piece), time.perf_counter_ns())
         answer.complete = True  # a connection that breaks off is an error of the transport
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import aiohttp
 
 from lab.load.targets import INVALID, Done
-from lab.load.targets.channel import RETRY_S, reason, split_url
+from lab.load.targets.channel import RETRY_S, split_url, unconnected
 from lab.load.targets.tensors import Tensors, datatype, parameters, raw
 from lab.measure.records import ERROR, OK, REFUSED, TIMEOUT, TRUNCATED
 
@@ -80,7 +80,7 @@ class TritonHttp:
                 answer = await response.read()
         except aiohttp.ClientConnectorError as error:
             await asyncio.sleep(RETRY_S)  # a closed loop would else ask a dead server 5,000 times a second
-            return REFUSED, f"{error.host}:{error.port}: {reason(error)}"
+            return unconnected(f"{error.host}:{error.port}", error)
         except aiohttp.ClientPayloadError as error:
             return TRUNCATED, str(error)
         except (aiohttp.ClientError, OSError) as error:

@@ -30,11 +30,12 @@ UNREAD = {"return_finish_reason"}
 
 
 class _Answer:
-    __slots__ = ("generated", "rest")
+    __slots__ = ("generated", "rest", "wanted")
 
     def __init__(self) -> None:
         self.generated = Generated()
-        self.rest = b""  # the start of a message
+        self.rest = bytearray()  # the start of a message
+        self.wanted = 0  # bytes of it that there must be before it is looked at again
 
 
 class TritonStream:
@@ -73,12 +74,16 @@ class TritonStream:
         if answer is None:  # only its trailers are still to come
             return
         if answer.rest:
-            data = answer.rest + data
+            answer.rest += data
+            if len(answer.rest) < answer.wanted:  # a message of megabytes comes in hundreds of parts
+                return
+            data = bytes(answer.rest)
         at, end = 0, len(data)
         while end - at >= PREFIX.size:
             compressed, length = PREFIX.unpack_from(data, at)
             start, stop = at + PREFIX.size, at + PREFIX.size + length
             if stop > end:
+                answer.wanted = stop - at
                 break
             at = stop
             final, failure = False, "the answer is compressed" if compressed else None
@@ -91,7 +96,10 @@ class TritonStream:
             if final:
                 self._end(number, OK, None, arrived_ns)
                 return
-        answer.rest = data[at:]
+        else:
+            answer.wanted = PREFIX.size
+        if at < end or answer.rest:
+            answer.rest = bytearray(data[at:])
 
     def _ended(self, number: int, outcome: int, detail: str | None, arrived_ns: int) -> None:
         """The call is over, for an answer that is whole a moment after its final response."""

@@ -52,7 +52,8 @@ class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):
             await self.service.serve(request.raw_input_contents[0])
         except Refused as refused:
             await context.abort(grpc.StatusCode[refused.status], refused.text)
-        return service_pb2.ModelInferResponse(model_name=request.model_name)
+        bulk = bytes(self.service.answer_bytes)
+        return service_pb2.ModelInferResponse(model_name=request.model_name, raw_output_contents=[bulk])
 
 
 @contextmanager
@@ -82,7 +83,7 @@ def http_server(service: Service) -> Iterator[FakeServer]:
             await service.serve(body[size:])
         except Refused as refused:
             return web.json_response({"error": refused.text}, status=HTTP_STATUS[refused.status])
-        return web.Response(body=b"answer")
+        return web.Response(body=bytes(service.answer_bytes))
 
     with http_app([web.post("/v2/models/{model}/infer", infer)], service) as server:
         yield server

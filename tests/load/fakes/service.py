@@ -25,7 +25,7 @@ class Service:
     wait at most `queue`, the rest are refused as Triton does. `frozen_s`: from when to when after the first arrival
     nothing goes on, as under SIGSTOP. `refuse`: refuse everything with this status and text. `silent`: accept
     requests and never answer. `refuse_every`: refuse each n-th. `together`:
-    answer nothing before so many have been in flight at once."""
+    answer nothing before so many have been in flight at once. `answer_bytes`: how large each answer is."""
 
     seconds: float = 0.0
     places: int | None = None
@@ -35,6 +35,7 @@ class Service:
     refuse_every: int | None = None
     silent: bool = False
     together: int | None = None
+    answer_bytes: int = 6
 
     arrived_ns: list[int] = field(default_factory=list)
     answered_ns: list[int | None] = field(default_factory=list)

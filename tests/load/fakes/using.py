@@ -45,7 +45,7 @@ def timed(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     @wraps(test)
     def run(**arguments: Any) -> None:
         async def limited() -> None:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await test(**arguments)
 
         asyncio.run(limited())
@@ -73,7 +73,7 @@ def use(
         using = Using(target, target.prepare("llm", requests), ends)
         await target.open()
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await script(using)
         finally:
             await target.close()
