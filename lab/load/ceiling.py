@@ -15,7 +15,7 @@ import numpy as np
 from lab.errors import RunError
 from lab.load.generator import Generator, Job
 from lab.measure.records import OK, REQUESTS, Requests
-from lab.spec import Arrival, ClosedLoop, Constant, ModelSpec, Workload
+from lab.spec import Arrival, ClosedLoop, Constant, ModelSpec, Protocol, Workload
 from lab.stream import read_stream
 
 PROBE_S = 1.0
@@ -27,7 +27,7 @@ RATE_TOLERANCE = 0.01
 LATE_NS = 10_000_000
 
 
-def ceiling(url: str, model: str = "null", *, workers: int = 1) -> float:
+def ceiling(url: str, model: str = "null", *, workers: int = 1, protocol: Protocol = "grpc") -> float:
     """Requests per second: the highest constant rate that is sent within 1 %, with the 99th percentile of lateness
     below 10 ms, and answered in full (S5 and S10 of MEASUREMENT.md).
 
@@ -40,7 +40,7 @@ def ceiling(url: str, model: str = "null", *, workers: int = 1) -> float:
 
         def measure(arrival: Arrival) -> Requests:
             block = next(blocks)
-            workload = Workload(arrival=arrival, duration_s=PROBE_S, timeout_s=PROBE_S)
+            workload = Workload(arrival=arrival, duration_s=PROBE_S, timeout_s=PROBE_S, protocol=protocol)
             generator.begin(Job(block, url, spec, workload))
             generator.wait(timeout_s=10 * PROBE_S)
             return Requests.from_table(read_stream(Path(folder) / "requests-*.arrows", REQUESTS), block)

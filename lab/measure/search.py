@@ -54,7 +54,8 @@ def judged(summary: Summary, rate_rps: float, slo: Slo) -> Probe:
     """Whether a block met the objective: the share of all offered requests that was good, and no backlog growing (a
     block shorter than its backlog would hide it)."""
     attained = summary.slo_attainment_fraction
-    limited = next((p.text for p in summary.problems if p.code == "client_limited" and p.forbids_verdict), None)
+    limits = ("client_limited", "near_ceiling")
+    limited = next((p.text for p in summary.problems if p.code in limits and p.forbids_verdict), None)
     served, asked = summary.throughput_rps or 0.0, summary.offered_rps or rate_rps
     result: Result = "met"
     why = f"{format_fraction(attained)} within {objective_label(slo)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,7 +42,7 @@ def block_results(folder: RunFolder, experiment: Experiment, slo: Slo | None = N
     ends = {e["block"]: e for e in events if e["kind"] == "block_end"}
     table = folder.read("requests")
     server, telemetry = folder.read("server"), folder.read("telemetry")
-    ceiling_rps = next((e["rate_rps"] for e in events if e["kind"] == "ceiling"), None)
+    ceilings = {e.get("protocol", "grpc"): e["rate_rps"] for e in events if e["kind"] == "ceiling"}
     results = []
     for start in starts:
         requests = Requests.from_table(table, block=start["block"])
@@ -64,7 +65,7 @@ def block_results(folder: RunFolder, experiment: Experiment, slo: Slo | None = N
             model=name,
             closed_loop=isinstance(workload.arrival, ClosedLoop),
         )
-        summary = _doubted(summary, start, ends.get(start["block"]), ceiling_rps)
+        summary = _doubted(summary, start, ends.get(start["block"]), ceilings)
         results.append(
             BlockResult(
                 start["block"],
@@ -81,18 +82,21 @@ def block_results(folder: RunFolder, experiment: Experiment, slo: Slo | None = N
     return results
 
 
-def _doubted(summary: Summary, start: dict[str, Any], end: dict[str, Any] | None, ceiling_rps: float | None) -> Summary:
+def _doubted(
+    summary: Summary, start: dict[str, Any], end: dict[str, Any] | None, ceilings: Mapping[str, float]
+) -> Summary:
     """With what the records themselves do not show: how much of the load generator the block used, and whether the
     clock on the wall was set meanwhile. A load that changes by design is not asked to be steady."""
     if start["workload"]["arrival"]["kind"] == "steps":
         problems = tuple(problem for problem in summary.problems if problem.code != "unsteady")
         notes = {**summary.notes, "steady": "the load changes by design"}
         summary = replace(summary, steady=None, problems=problems, notes=notes)
-    unary = start["workload"]["protocol"] == "grpc" and start["model"]["family"] != "llm"
+    generated = start["model"]["family"] == "llm"  # what limits there is the stream, not the request
+    ceiling_rps = None if generated else ceilings.get(start["workload"]["protocol"])
     stepped_s = 0.0
     if end is not None and "wall_ns" in start and "wall_ns" in end:
         stepped_s = ((end["wall_ns"] - start["wall_ns"]) - (end["t_ns"] - start["t_ns"])) / 1e9
-    more = (near_ceiling(summary.sent_rps, ceiling_rps if unary else None), clock_step(stepped_s))
+    more = (near_ceiling(summary.sent_rps, ceiling_rps), clock_step(stepped_s))
     found = (*summary.problems, *(problem for problem in more if problem is not None))
     return replace(summary, problems=tuple(sorted(found, key=lambda problem: not problem.forbids_verdict)))
 

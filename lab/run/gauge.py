@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,50 +20,58 @@ from lab.errors import LabError
 from lab.home import home
 from lab.load.ceiling import ceiling
 from lab.run import passport
+from lab.run.folder import RunFolder
 from lab.serve.triton import Server
-from lab.spec import Batching, Experiment, ModelSpec, Poisson
+from lab.spec import Arrival, Batching, Experiment, ModelSpec, Protocol, Steps
 
 NULL = ModelSpec(name="null", batching=Batching(max_batch_size=64))
 NEAR = 0.7
+GAUGED: tuple[Protocol, ...] = ("grpc", "http")
+"""Protocols whose ceiling is measured; a request over HTTP costs the client several times one over gRPC."""
 LONG_S = 30.0
 """A run at least this long measures the ceiling first, where none is known: ten seconds of it."""
 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """Requests a second that `workers` processes send on time, over gRPC."""
+    """Requests a second that `workers` processes send on time."""
 
     rate_rps: float
     workers: int
     created_utc: str
+    protocol: str = "grpc"
 
 
 def path(mark: str) -> Path:
     return home() / "ceilings" / f"{mark}.json"
 
 
-def read(workers: int = 1) -> Ceiling | None:
+def read(workers: int = 1, protocol: str = "grpc") -> Ceiling | None:
     """What is kept for this machine as it is now; None where nothing is."""
     try:
         kept = json.loads(path(passport.fingerprint()).read_text())
-        return Ceiling(**kept[str(workers)])
+        return Ceiling(**kept[_key(workers, protocol)])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def keep(rate_rps: float, workers: int) -> Ceiling:
-    found = Ceiling(rate_rps, workers, datetime.now(UTC).isoformat(timespec="seconds"))
+def _key(workers: int, protocol: str) -> str:
+    return str(workers) if protocol == "grpc" else f"{workers} {protocol}"
+
+
+def keep(rate_rps: float, workers: int, protocol: str = "grpc") -> Ceiling:
+    found = Ceiling(rate_rps, workers, datetime.now(UTC).isoformat(timespec="seconds"), protocol)
     target = path(passport.fingerprint())
     target.parent.mkdir(exist_ok=True)
     try:
         every = json.loads(target.read_text())
     except (OSError, ValueError):
         every = {}
-    atomic.write(target, json.dumps({**every, str(workers): asdict(found)}))
+    atomic.write(target, json.dumps({**every, _key(workers, protocol): asdict(found)}))
     return found
 
 
-def measured(server: Server, workers: int = 1) -> Ceiling | None:
+def measured(server: Server, workers: int = 1, protocol: Protocol = "grpc") -> Ceiling | None:
     """Measure and keep it on a server of the lab's; None where the null model does not serve or nothing came of it.
     The model is left as it was."""
     try:
@@ -70,22 +79,48 @@ def measured(server: Server, workers: int = 1) -> Ceiling | None:
         if not serves:
             server.load(NULL)
         try:
-            rate = ceiling(server.grpc_url, workers=workers)
+            url = server.http_url if protocol == "http" else server.grpc_url
+            rate = ceiling(url, workers=workers, protocol=protocol)
         finally:
             if not serves:
                 server.unload(NULL.name)
     except LabError:
         return None
-    return keep(rate, workers) if rate else None
+    return keep(rate, workers, protocol) if rate else None
 
 
 def workers_for(experiment: Experiment, one: Ceiling | None) -> int:
     """Load workers that the experiment's highest rate needs, so that none sends more than NEAR of what it can: at least
     those that were asked for, at most one a core."""
     asked = experiment.workload.workers
-    rates = [arrival.rate_rps for cell in experiment.cells() if isinstance(arrival := cell.workload.arrival, Poisson)]
-    highest = max((rate for rate in rates if rate is not None), default=0.0)
+    highest = max((highest_rps(cell.workload.arrival) or 0.0 for cell in experiment.cells()), default=0.0)
     given = experiment.workload.given
     if one is None or not highest or (given is not None and given.sequence_length is not None):
         return asked  # the requests of a sequence must leave one process in their order
     return max(asked, min(math.ceil(highest / (NEAR * one.rate_rps)), len(os.sched_getaffinity(0))))
+
+
+def load_workers(
+    experiment: Experiment, folder: RunFolder, server: object, total_s: float, report: Callable[[str], None]
+) -> int:
+    """Load workers for a run, by the load generator's ceiling on this machine: what is kept of it, or measured now if
+    the run is long enough and its server the lab's. What they can send is written down in the run."""
+    protocol = experiment.workload.protocol
+    if protocol not in GAUGED:
+        return experiment.workload.workers
+    one = read(protocol=protocol)
+    if one is None and total_s >= LONG_S and isinstance(server, Server) and server.managed:
+        report("measuring the load generator's own ceiling, once on this machine")
+        one = measured(server, protocol=protocol)
+    workers = workers_for(experiment, one)
+    if (all_of_them := read(workers, protocol)) is not None:
+        folder.event("ceiling", **asdict(all_of_them))
+    return workers
+
+
+def highest_rps(arrival: Arrival) -> float | None:
+    """The highest rate that an arrival process asks for; None where users or a file decide, or the saturation that is
+    still to be measured."""
+    if isinstance(arrival, Steps):
+        return max(arrival.rates_rps)
+    return getattr(arrival, "rate_rps", None)

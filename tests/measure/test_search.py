@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from lab.measure.pareto import frontier, importance
-from lab.measure.search import Found, Probe, Search, told
+from lab.measure.problems import near_ceiling
+from lab.measure.records import Requests, Window
+from lab.measure.search import Found, Probe, Search, judged, told
+from lab.measure.summary import summarize
 from lab.spec import Slo
 
 
@@ -43,6 +47,15 @@ def test_where_the_client_is_the_limit_nothing_is_said_of_the_server() -> None:
     found = run(Search(100.0, 50_000.0), float("inf"), client=1_000.0)
     assert found.ended == "client" and found.highest_rps is not None and 900 < found.highest_rps <= 1_000
     assert "load generator is the limit" in told(found, Slo(latency_s=0.02))
+
+
+@pytest.mark.parametrize(("sent_rps", "result"), [(690.0, "met"), (710.0, "met"), (1_000.0, "client")])
+def test_beyond_the_load_generators_ceiling_a_rate_is_not_the_servers(sent_rps: float, result: str) -> None:
+    problem = near_ceiling(sent_rps, 1_000.0)
+    base = Requests(*(np.arange(700, dtype=np.int64) * 10**6 for _ in range(3)), np.zeros(700, np.uint8))
+    summary = summarize(base, window=Window(0, 0, 10**9), planned=700, slo=Slo(latency_s=1.0))
+    doubted = replace(summary, problems=(*summary.problems, *([problem] if problem else [])))
+    assert judged(doubted, 700.0, Slo(latency_s=1.0)).result == result
 
 
 def test_a_server_that_meets_it_at_no_rate_ends_too() -> None:

@@ -77,8 +77,13 @@ def ceiling() -> None:
     line = next((line for line in reads.run_lines() if line.state == "done"), None)
     if line is None:
         return
-    document = reads.document(RunFolder.open(line.run_id))
-    rates = [cell["summary"].get("sent_rps") or 0.0 for cell in document["cells"]]
+    folder = RunFolder.open(line.run_id)
+    asked = folder.document["cells"][0] if folder.document.get("cells") else None
+    own = None if asked is None or asked["model"]["family"] == "llm" else asked["workload"]["protocol"]
+    if own is None or (found := gauge.read(protocol=own)) is None:
+        st.caption(f"The last run, {line.what}, is not of a kind whose ceiling was measured.")
+        return
+    rates = [cell["summary"].get("sent_rps") or 0.0 for cell in reads.document(folder)["cells"]]
     used = max(rates, default=0.0) / found.rate_rps
     st.progress(min(used, 1.0), text=f"The last run, {line.what}, used {format_fraction(used)} of it")
     if used > gauge.NEAR:
