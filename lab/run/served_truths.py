@@ -6,6 +6,7 @@ Most are on the sleeper, whose service is known and which other work on the mach
 
 from __future__ import annotations
 
+import http.client
 import shutil
 import subprocess
 import sys
@@ -20,21 +21,26 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from lab.errors import RunError, ServerError
 from lab.load.payload import requests_for
+from lab.load.targets import Tensors, triton_http
 from lab.load.targets.triton_grpc import infer_request
 from lab.measure.compare import compare
 from lab.measure.leak import Cycle, judge
+from lab.measure.records import OK
 from lab.run import results
 from lab.run.equality import ask, compare_answers
 from lab.run.folder import RunFolder
 from lab.run.outcome import Outcome
 from lab.run.plan import Block
 from lab.run.results import BlockResult
+from lab.run.second_opinion import Asked, second_opinion
 from lab.serve.triton import Server
 from lab.spec import Batching, ClosedLoop, Experiment, ModelSpec, Workload, parse
 from lab.watch.host import model_processes, resident
 
 PROJECT = Path(__file__).resolve().parents[2]
 PAIRS, PAIR_S = 20, 0.8
+OPINION_S = {"grpc": 6.0, "http": 1.5}
+"""Seconds of each client in each of two turns; over gRPC long enough for a p99 of 20 ms sleeps."""
 LEAST_EQUAL = 18
 SLOWED = 1.2
 MIB = 2**20
@@ -106,26 +112,63 @@ def _observer(folder: RunFolder, measure: Measure) -> Outcome:
 
 
 def _second_opinion(server: Server, measure: Measure) -> Outcome:
-    """The same server by gRPC's own client, one request after the other; perf_analyzer's is benchmarks/meter.py."""
+    """The same server by gRPC's own client and by Python's HTTP client, one request after the other; perf_analyzer's
+    opinion is benchmarks/meter.py."""
     request = requests_for(ModelSpec(name="sleeper"), _workload(0.020), 1)[0]
+    ask = {"grpc": _by_grpc(server.grpc_url, request), "http": _by_http(server.http_url, request)}
+    sides: dict[str, tuple[Asked, Asked]] = {}
+    for protocol, seconds in OPINION_S.items():
+        pairs = [_both(measure, protocol, ask[protocol], seconds) for _ in range(2)]  # in turns: its speed moves
+        mine, other = zip(*pairs, strict=True)
+        sides[protocol] = Asked.pooled(mine), Asked.pooled(other)
+    return second_opinion(sides)
+
+
+def _both(measure: Measure, protocol: str, other: Callable[[float], Asked], seconds: float) -> tuple[Asked, Asked]:
+    """The lab's and the other's in turn, so many seconds each."""
+    block = measure({**_sleeping(0.020, seconds + 0.2, users=1), "protocol": protocol})
+    requests, window = block.requests, block.window
+    inside = (requests.outcome == OK) & (requests.due_ns >= window.measured_from_ns)
+    took_s = (requests.done_ns - requests.sent_ns)[inside] / 1e9
+    return Asked(np.asarray(took_s), (window.end_ns - window.measured_from_ns) / 1e9), other(seconds)
+
+
+def _by_grpc(url: str, request: Tensors) -> Callable[[float], Asked]:
     message = service_pb2.ModelInferRequest.FromString(infer_request("sleeper", request))
-    mine: list[float] = []
-    theirs: list[float] = []
-    for _ in range(2):  # in turns, since the machine's speed moves
-        found = measure(_sleeping(0.020, 1.7, users=1)).summary.service_p50_s
-        mine += [] if found is None else [found]
-        with grpc.insecure_channel(server.grpc_url) as channel:
+
+    def ask(seconds: float) -> Asked:
+        with grpc.insecure_channel(url) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            until = time.perf_counter() + 1.5
-            while time.perf_counter() < until:
-                began = time.perf_counter()
-                stub.ModelInfer(message, timeout=10)
-                theirs.append(time.perf_counter() - began)
-    ours, truth = float(np.mean(mine)) if mine else None, float(np.median(theirs))
-    off = None if ours is None else ours / truth - 1
-    shown = "n/a" if off is None else f"{100 * off:+.1f} %"
-    text = f"p50 of one user is {shown} off gRPC's own client ({1e3 * truth:.1f} ms)"
-    return Outcome("S12", off is not None and abs(off) <= 0.05, ours, truth, "5 %", text)
+            return _timed(lambda: stub.ModelInfer(message, timeout=10), seconds)
+
+    return ask
+
+
+def _by_http(url: str, request: Tensors) -> Callable[[float], Asked]:
+    headers, body = triton_http.infer_request(request)
+
+    def ask(seconds: float) -> Asked:
+        connection = http.client.HTTPConnection(url.partition("://")[2], timeout=10)
+
+        def once() -> None:
+            connection.request("POST", "/v2/models/sleeper/infer", body, headers)
+            connection.getresponse().read()
+
+        try:
+            return _timed(once, seconds)
+        finally:
+            connection.close()
+
+    return ask
+
+
+def _timed(once: Callable[[], object], seconds: float) -> Asked:
+    took_s: list[float] = []
+    began = time.perf_counter()
+    while (start := time.perf_counter()) < began + seconds:
+        once()
+        took_s.append(time.perf_counter() - start)
+    return Asked(np.array(took_s), time.perf_counter() - began)
 
 
 def _equals(measure: Measure) -> Outcome:

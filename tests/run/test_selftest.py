@@ -7,6 +7,7 @@ import pytest
 
 from lab.measure.records import CANCELLED, OK, Requests, Window
 from lab.measure.summary import Summary, summarize
+from lab.run import second_opinion
 from lab.run.selftest import agreement, conservation, known_latency, known_shape
 
 SECOND = 1_000_000_000
@@ -99,3 +100,31 @@ def test_the_mean_batch_is_what_the_model_echoed(counted, same):
 def test_a_client_faster_than_its_server_is_found():
     figures = replace(summary(np.full(600, 0.0115)), server_mean_s=0.0120)
     assert not agreement(figures, [1, 1], 1.0).passed
+
+
+def clients(*took_s: float, other: tuple[float, ...] = (0.020,), n: int = 500):
+    """(the lab's, another's) of so many answers, which take these times in turn."""
+    mine, theirs = (np.resize(np.array(each), n) for each in (took_s, other))
+    return second_opinion.Asked(mine, float(mine.sum())), second_opinion.Asked(theirs, float(theirs.sum()))
+
+
+@pytest.mark.parametrize(("took_s", "passed"), [(0.0205, True), (0.0195, True), (0.0215, False), (0.0185, False)])
+def test_a_second_opinion_that_is_five_percent_off_in_the_middle_fails(took_s, passed):
+    found = second_opinion.second_opinion({"grpc": clients(0.020), "http": clients(took_s, n=60)})
+    assert (found.id, found.passed) == ("S12", passed)
+    assert "http: throughput" in found.text and found.text.count("p99") == 1  # 60 answers have none
+
+
+def test_tails_that_are_apart_for_certain_fail_and_one_stall_does_not():
+    plain = np.full(1000, 0.020)
+    one, many = plain.copy(), plain.copy()
+    one[:11], many[:40] = 0.060, 0.026  # the former holds in 11 of 1,000, where 4 to 16 are above a p99
+    side = lambda took_s: second_opinion.Asked(took_s, float(len(took_s)))  # noqa: E731  the same throughput
+    assert second_opinion.second_opinion({"grpc": (side(one), side(plain))}).passed
+    found = second_opinion.second_opinion({"grpc": (side(many), side(plain))})
+    assert not found.passed and "p99 +30.0 %" in found.text
+
+
+def test_a_client_without_an_answer_is_no_agreement():
+    nobody = second_opinion.Asked(np.zeros(0), 1.0)
+    assert not second_opinion.second_opinion({"grpc": (clients(0.020)[0], nobody)}).passed
