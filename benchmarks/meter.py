@@ -6,7 +6,7 @@
 
 peers      throughput at 1, 8, 16 and 64 in flight, p50 and p99 at half of saturation, in alternating turns; needs
            perf_analyzer beside the project (../shared/peers/perf_analyzer)
-half       the latency part of peers alone
+half       the latency part of peers alone, in three views (peer_latency.py)
 equals     20 A/A pairs must be called equal, 20 pairs with a planted 20 % slowdown must not: the sleeper asked for
            12 ms in place of 10 ms
 rate       2,000 req/s on the null model for a minute
@@ -20,9 +20,6 @@ TTFT and ITL beside AIPerf's are measured by `benchmarks/decode.py --section tim
 from __future__ import annotations
 
 import argparse
-import itertools
-import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,30 +28,32 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks import load
+from benchmarks import load, peer_latency
 from benchmarks.load import PEER
-from benchmarks.measuring import Blocks, in_turns, own_home, ratio
+from benchmarks.measuring import Blocks, own_home
 from benchmarks.table import Row, main, say
-from lab import priority
 from lab.load.generator import Generator, Job
 from lab.measure.compare import compare
 from lab.measure.records import OK, REQUESTS, Requests, Window
+from lab.measure.server import server_delta
 from lab.measure.summary import Summary, summarize
 from lab.serve import installation, weights
+from lab.serve.metrics import scrape
 from lab.serve.triton import Server
-from lab.spec import Arrival, Batching, ClosedLoop, Constant, ModelSpec, Poisson, Workload
+from lab.spec import Arrival, Batching, ClosedLoop, Constant, ModelSpec, Workload
 from lab.stream import read_stream
 from lab.watch.host import model_processes
 
 PAIRS = 4
-HALF_PAIRS, HALF_S, OFF_RATE = 4, 4.0, 0.05
 EQUALS, EQUALS_S = 20, 1.5
 SLOWED = 1.2
 RATE_RPS, RATE_S = 2_000.0, 60.0
-SOAK_RPS, SOAK_MINUTES, LOOK_S = 500.0, 2.0, 5.0
-FLAT_BYTES = 50 * 2**20
+SOAK_RPS, SOAK_MINUTES, LOOK_S, TOLD_S = 500.0, 2.0, 5.0, 30.0
+COUNT_LIMIT_S = 5.0
 DIGITS = ModelSpec(name="digits", batching=Batching(max_batch_size=32))
 NULL = ModelSpec(name="null", batching=Batching(max_batch_size=32))
 SLEEPER = ModelSpec(name="sleeper", instances=4)
@@ -83,51 +82,16 @@ def peers(bench: Bench, peer: Path, _: float) -> list[Row]:
 
 
 def half_of_saturation(bench: Bench, peer: Path) -> list[Row]:
-    """p50 and p99 of both under Poisson arrivals at half of what 16 users are served."""
+    """Three views of both meters at half of what the server can (peer_latency.py)."""
     if not peer.is_file():
-        note = f"no perf_analyzer at {peer}"
-        return [
-            Row(f"{name} off perf_analyzer's at half of saturation", None, "", None, 0, note) for name in ("p50", "p99")
-        ]
-    rate = load.of_the_lab(bench.blocks, bench.server, DIGITS, 16).throughput_rps / 2
-    seeds = itertools.count()
-
-    def mine() -> tuple[float, float]:
-        found = figures(*bench.block(DIGITS, Poisson(rate_rps=rate), HALF_S, seed=next(seeds)))
-        return found.service_p50_s or 0.0, found.service_p99_s or 0.0
-
-    sides = in_turns({"lab": mine, "peer": lambda: their_latency(peer, bench.server, rate)}, HALF_PAIRS)
-    ours, theirs = sides["lab"], sides["peer"]
-    shown = [[(round(1e3 * a, 2), round(1e3 * b, 2)) for a, b in side] for side in (ours, theirs)]
-    say(f"p50 and p99 at {rate:.0f} req/s, ms: lab {shown[0]}, perf_analyzer {shown[1]}")
-    rows = []
-    for i, (name, goal) in enumerate((("p50", "<= 0.05"), ("p99", "<= 0.15"))):
-        beside = ratio([a[i] for a in ours], [b[i] for b in theirs])
-        rows.append(Row(f"{name} beside perf_analyzer's, {rate:.0f} req/s", beside, "ratio", None, HALF_PAIRS))
-        off = None if beside is None else abs(beside - 1)
-        rows.append(Row(f"{name} off perf_analyzer's at half of saturation", off, "", goal, HALF_PAIRS))
-    return rows
-
-
-def their_latency(peer: Path, server: Server, rate_rps: float) -> tuple[float, float]:
-    """(p50, p99) in seconds of perf_analyzer's, from its send, as it has no other. Asynchronous: its threads that wait
-    for an answer each are late with nearly every request at this rate, and measure a smaller load. SystemExit when it
-    did not keep to the rate."""
-    command = [str(peer), "-m", "digits", "-u", server.grpc_url, "-i", "grpc", "-p", f"{HALF_S * 1e3 / 3:.0f}"]
-    command += ["-s", "100", "--request-rate-range", f"{rate_rps:.0f}", "--request-distribution", "poisson", "-a"]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
-    priority.give(process.pid, priority.MEASURED)
-    said, _ = process.communicate(timeout=300)
-    found = [re.search(rf"{name} latency: (\d+) usec", said) for name in ("p50", "p99")]
-    kept = re.search(r"Throughput: ([0-9.]+)", said)
-    if None in found or kept is None:
-        raise SystemExit(f"perf_analyzer gave no figures: {said.strip()[-300:]}")
-    if abs(float(kept[1]) / rate_rps - 1) > OFF_RATE:
-        raise SystemExit(f"perf_analyzer sent {float(kept[1]):.0f} req/s; asked for {rate_rps:.0f}")
-    p50, p99 = (int(match[1]) / 1e6 for match in found if match is not None)
-    return p50, p99
+        return peer_latency.not_measured(peer)
+    rate_rps = load.of_the_lab(bench.blocks, bench.server, DIGITS, 16).throughput_rps / 2
+    meters = peer_latency.Meters(bench.folder, bench.server, bench.generator, bench.blocks, peer)
+    return [
+        *peer_latency.on_the_sleeper(meters, SLEEPER),
+        *peer_latency.both_at_once(meters, DIGITS, rate_rps),
+        *peer_latency.in_turns_on(meters, DIGITS, rate_rps),
+    ]
 
 
 def equals(bench: Bench, _: Path, __: float) -> list[Row]:
@@ -165,39 +129,65 @@ def rate(bench: Bench, _: Path, __: float) -> list[Row]:
 
 def soak(bench: Bench, _: Path, seconds: float) -> list[Row]:
     """Every record is there and nothing grows: the memory of client and server, each after the first tenth, as buffers
-    are made in the beginning. A line a minute says how far it is."""
-    bench.generator.begin(
-        Job(1, bench.server.grpc_url, NULL, Workload(arrival=Constant(rate_rps=SOAK_RPS), duration_s=seconds))
-    )
-    server = bench.server.pid
-    assert server is not None
-    watched = {"client's": [bench.generator.pids[0]], "server's": [server, *model_processes(server)[NULL.name]]}
+    are made in the beginning. Triton's own count of answers is the second witness. Now and then a line says how far
+    it is, so that one which ends early has its figures too."""
+    generator, server = bench.generator, bench.server
+    before = scrape(server, [NULL.name])
+    # As long as a busy machine may need: this is about what gets lost and what grows, not about time.
+    workload = Workload(arrival=Constant(rate_rps=SOAK_RPS), duration_s=seconds, timeout_s=60)
+    generator.begin(Job(1, server.grpc_url, NULL, workload))
+    pid = server.pid
+    assert pid is not None
+    watched = {"client's": generator.pids, "server's": [pid, *model_processes(pid)[NULL.name]]}
     sizes: dict[str, list[int]] = {name: [] for name in watched}
-    told = time.monotonic()
-    while not (progress := bench.generator.wait(LOOK_S)).done:
+    began = told = time.monotonic()
+    while not (progress := generator.wait(LOOK_S)).done:
         for name, pids in watched.items():
             sizes[name].append(sum(psutil.Process(pid).memory_full_info().pss for pid in pids))
-        if time.monotonic() - told >= 60:
+        if time.monotonic() - told >= TOLD_S:
             told = time.monotonic()
-            mib = ", ".join(f"{name} memory {values[-1] / 2**20:.1f} MiB" for name, values in sizes.items())
-            say(f"{progress.finished:,} requests ended, {sum(progress.errors.values())} failed, {mib}")
+            mib = ", ".join(f"{name} memory {values[-1] / 2**20:.2f} MiB" for name, values in sizes.items())
+            ended = f"{progress.finished:,} of {progress.sent:,} sent requests ended"
+            say(f"{(told - began) / 60:.1f} min: {ended}, {sum(progress.errors.values())} failed, {mib}")
     rows = read_stream(bench.folder / "requests-0.arrows", REQUESTS)
     kept = Requests.from_table(rows, 1)
     what = f"{SOAK_RPS:.0f} req/s for {seconds / 60:g} min"
     found = figures(kept, Window(int(kept.due_ns.min()), int(kept.due_ns.min()), int(kept.due_ns.max()) + 1))
-    lag_ms = None if found.send_lag_p99_s is None else 1e3 * found.send_lag_p99_s
-    twice = len(kept) - len(set(rows["request"].to_pylist()))
+    ok = int((kept.outcome == OK).sum())
+    counted = answers_counted(server, before, ok)
     flat = {name: values[len(values) // 10 :] or [0] for name, values in sizes.items()}
     return [
         Row(f"records lost, {what}", round(SOAK_RPS * seconds) - len(kept), "requests", "<= 0", 1),
-        Row(f"records twice, {what}", twice, "requests", "<= 0", 1),
-        Row(f"failed, {what}", sum(progress.errors.values()), "requests", "<= 0", 1),
-        Row(f"p99 of send lag, {what}", lag_ms, "ms", None, 1),
+        Row(f"records twice, {what}", len(kept) - len(pc.unique(rows["request"])), "requests", "<= 0", 1),
+        Row(f"failed, {what}", len(kept) - ok, "requests", "<= 0", 1),
+        Row(f"answers that Triton counted otherwise, {what}", abs(counted - ok), "requests", "<= 0", 1),
+        *(
+            Row(f"p99 of {name}, {what}", None if value is None else 1e3 * value, "ms", None, 1)
+            for name, value in (("send lag", found.send_lag_p99_s), ("latency", found.latency_p99_s))
+        ),
         *(
             Row(f"{name} memory moved by, {what}", (max(v) - min(v)) / 2**20, "MiB", "<= 50", len(v))
             for name, v in flat.items()
         ),
+        *(
+            Row(f"{name} memory at the end more than after a tenth, {what}", (v[-1] - v[0]) / 2**20, "MiB", None, 2)
+            for name, v in flat.items()
+        ),
     ]
+
+
+def answers_counted(server: Server, before: pa.Table, at_least: int) -> int:
+    """Successes of the null model that Triton has counted since the scrape `before`; it counts an answer a moment after
+    it was given."""
+    deadline = time.monotonic() + COUNT_LIMIT_S
+    while True:
+        found = server_delta(
+            pa.concat_tables([before, scrape(server, [NULL.name])]), NULL.name, 0, time.perf_counter_ns()
+        )
+        counted = 0 if found is None else found.success_count or 0
+        if counted >= at_least or time.monotonic() > deadline:
+            return counted
+        time.sleep(0.05)
 
 
 def figures(requests: Requests, window: Window) -> Summary:
@@ -228,6 +218,8 @@ SECTIONS: dict[str, Callable[[Bench, Path, float], list[Row]]] = {
     "soak": soak,
     "selftest": selftest,
 }
+ASKED = {"equals": (SLEEPER,), "rate": (NULL,), "soak": (NULL,)}
+"""The models that a section asks, where it does not ask all."""
 
 
 def measure(sections: Sequence[str], peer: Path, seconds: float) -> list[Row]:
@@ -237,10 +229,11 @@ def measure(sections: Sequence[str], peer: Path, seconds: float) -> list[Row]:
         if name == "selftest":
             rows += selftest()
             continue
-        for model in (DIGITS, NULL, SLEEPER):
+        asked = ASKED.get(name, (DIGITS, NULL, SLEEPER))
+        for model in asked:
             weights.prepare(model)
         with own_home() as folder, Server.start(repository=folder / "repository", log=folder / "triton.log") as server:
-            for model in (DIGITS, NULL, SLEEPER):
+            for model in asked:
                 server.load(model)
             with tempfile.TemporaryDirectory() as records, Generator(Path(records), workers=1) as generator:
                 rows += SECTIONS[name](Bench(Path(records), server, generator), peer, seconds)
