@@ -6,6 +6,8 @@ import pytest
 
 from experiments.batching import EXPERIMENT
 from lab.errors import InputError
+from lab.measure.factorial import is_factorial
+from lab.run.catalogue import experiment
 from lab.run.plan import cell_blocks, level_blocks, load_label, settle, with_rate
 from lab.spec import Batching, ClosedLoop, Experiment, Judge, ModelSpec, Poisson, Reference, Slo, Workload
 
@@ -42,6 +44,19 @@ def test_levels_alternate_a_b_b_a():
 def test_every_cell_runs_once_a_repeat():
     blocks = cell_blocks(EXPERIMENT)
     assert sorted((b.cell, b.repeat) for b in blocks) == [(c, r) for c in range(15) for r in range(3)]
+
+
+def test_a_factorial_may_switch_a_language_models_cache_too():
+    """As experiments/factorial.py says on its command line."""
+    factors = {
+        "model.scheduler": ["one", "continuous"],
+        "model.precision": ["bf16", "int8"],
+        "model.kv_cache": [True, False],
+        "model.instances": [1, 2],
+    }
+    settled = settle(experiment("factorial"), [("model.name", "llm"), ("factors", factors)], quick=True)
+    assert len(settled.cells()) == 16 and is_factorial(settled.factors)
+    assert {(cell.model.family, cell.model.kv_cache) for cell in settled.cells()} == {("llm", True), ("llm", False)}
 
 
 def test_a_reload_is_needed_less_often_than_once_a_block():
