@@ -40,6 +40,20 @@ def change_answers(experiment: Experiment) -> bool:
     return len({tuple(getattr(cell.model, field) for field in FIELDS) for cell in experiment.cells()}) > 1
 
 
+def without_kernel(model: ModelSpec, multiplies_bytes: bool | None) -> str | None:
+    """Why this format is no faster than fp32 on the model's device, in a sentence; None where it can be, or where that
+    is not known. A language model's engine knows it best and says so itself. `multiplies_bytes`: whether the processor
+    has products of 8 bits."""
+    if model.precision != "int8" or model.family == "llm":
+        return None
+    what = f"{model.name} in int8 is right and no faster than fp32 here"
+    if model.device == "gpu":
+        return f"{what}: on a GPU its whole numbers are multiplied as float32."
+    if multiplies_bytes is False:
+        return f"{what}: this processor has no products of 8 bits (VNNI)."
+    return None
+
+
 def price(quality: Quality | None, memory_bytes: float | None, base_memory_bytes: float | None) -> str:
     """What a format's speed is to be seen with, to go on a sentence: ", in 0.52× the peak memory (412 MiB against
     793 MiB) and with no measurable loss of quality (perplexity 12.31 against 12.28)"."""

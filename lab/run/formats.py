@@ -18,7 +18,7 @@ from lab import stopping
 from lab.errors import LabError
 from lab.measure import ledger, steps
 from lab.measure.floors import Machine, decode_floor
-from lab.measure.formats import QualityOf, change_answers, distinct, format_label, is_baseline
+from lab.measure.formats import QualityOf, change_answers, distinct, format_label, is_baseline, without_kernel
 from lab.measure.levels import same
 from lab.measure.quality import Quality
 from lab.measure.reconcile import Measured, reconcile
@@ -30,7 +30,7 @@ from lab.run.control import MODEL_FIELDS
 from lab.run.folder import RunFolder
 from lab.serve import adapters, weights
 from lab.spec import Cell, Experiment, ModelSpec, Workload, parse, plain
-from lab.watch.probe import Probe, probe
+from lab.watch.probe import Probe, multiplies_bytes, probe
 
 Report = Callable[[str], None]
 ADAPTER_BYTES = 2
@@ -43,6 +43,8 @@ def prepare(folder: RunFolder, experiment: Experiment, report: Report) -> None:
     for model in distinct(cell.model for cell in cells):
         stopping.check()
         weights.prepare(model)
+        if note := without_kernel(model, multiplies_bytes()):
+            folder.event("problem", text=note)
     for name, model in {cell.model.weights: cell.model for cell in cells if cell.model.family == "llm"}.items():
         folder.event("limits", weights=name, config=weights.model_config(model), machine=asdict(probe()))
     for model in {cell.model.adapters: cell.model for cell in cells if cell.model.adapters}.values():

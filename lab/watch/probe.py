@@ -69,14 +69,27 @@ def kept() -> Probe | None:
     return None if found is None else Probe(**found)
 
 
+BYTE_PRODUCTS = ("avx512_vnni", "avx_vnni", "amx_int8")
+"""Any of these multiplies whole numbers of 8 bits faster than floats."""
+
+
 def cpu_name() -> str:
     """The processor's model name, or "unknown processor"."""
+    return _cpu("model name") or "unknown processor"
+
+
+def multiplies_bytes() -> bool | None:
+    """Whether the processor has products of 8 bits that are faster than those of float32; None where it doesn't say."""
+    flags = _cpu("flags")
+    return None if flags is None else any(flag in BYTE_PRODUCTS for flag in flags.split())
+
+
+def _cpu(field: str) -> str | None:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        lines = []
-    named = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return next(named, "unknown processor")
+        return None
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(field)), None)
 
 
 def _read(place: Path) -> dict[str, dict[str, Any]]:

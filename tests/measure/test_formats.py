@@ -2,7 +2,7 @@
 
 import pytest
 
-from lab.measure.formats import change_answers, distinct, format_label, frontier, is_baseline, price
+from lab.measure.formats import change_answers, distinct, format_label, frontier, is_baseline, price, without_kernel
 from lab.measure.quality import Measure, Quality
 from lab.spec import ClosedLoop, Experiment, ModelSpec, Slo, Workload
 
@@ -39,6 +39,22 @@ def test_the_baseline_of_a_family():
     assert not is_baseline(llm(precision="fp32"))
     assert not is_baseline(llm(kv_cache_precision="int8"))
     assert not is_baseline(ModelSpec(name="digits", precision="bf16"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "multiplies_bytes", "why"),
+    [
+        ({"name": "digits", "precision": "int8", "device": "gpu"}, True, "as float32"),
+        ({"name": "embedder", "precision": "int8"}, False, "VNNI"),
+        ({"name": "embedder", "precision": "int8"}, True, None),
+        ({"name": "embedder", "precision": "int8"}, None, None),  # it is not known
+        ({"name": "digits", "precision": "bf16", "device": "gpu"}, False, None),
+        ({"name": "llm", "precision": "int8", "device": "gpu"}, False, None),  # its engine says so
+    ],
+)
+def test_a_format_without_a_kernel_here_says_why_it_is_no_faster(fields, multiplies_bytes, why):
+    said = without_kernel(ModelSpec(**fields), multiplies_bytes)
+    assert said is None if why is None else why in said and said.startswith(f"{fields['name']} in int8 ")
 
 
 def experiment(**factors):

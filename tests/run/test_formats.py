@@ -82,6 +82,17 @@ def test_a_run_of_the_baseline_alone_has_nothing_to_tell(
     assert (asked, told(folder)) == ([], {})
 
 
+def test_a_format_without_a_kernel_is_told_in_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = settle(catalogue.experiment("precision"), [], quick=True)
+    folder = folder_of(experiment, tmp_path, monkeypatch)
+    monkeypatch.setattr(formats.weights, "prepare", lambda model: None)
+    monkeypatch.setattr(formats, "multiplies_bytes", lambda: False)
+    formats.prepare(folder, experiment, lambda line: None)
+    assert [e["text"] for e in folder.events() if e["kind"] == "problem"] == [
+        "digits in int8 is right and no faster than fp32 here: this processor has no products of 8 bits (VNNI)."
+    ]
+
+
 def test_a_machine_by_what_it_multiplies() -> None:
     machine = formats.machine_of(Probe("cpu", 2, 20e9, 170e9, 60e9, 400e9))
     assert machine.read_bandwidth_bytes_s == 20e9

@@ -102,10 +102,13 @@ def test_formats_that_are_here_can_be_tried(empty_home: Path, monkeypatch: pytes
     monkeypatch.setattr(reads, "is_here", lambda spec: spec.precision in ("bf16", "int8"))
     monkeypatch.setattr(reads, "known_quality", lambda spec: None)
     app = open_page("try_it")
-    assert app.selectbox(key="t_format").options == ["bf16", "int8"]
+    assert app.selectbox(key="t_format").options == ["bf16", "int8", "int8 SmoothQuant", "bf16, KV cache in int8"]
     app.selectbox(key="t_format").set_value("int8").run()
     assert "int8: its quality was not evaluated yet." in words(app)
     assert "int4 GPTQ" in app.selectbox(key="t_format").help
+    assert "fp16" not in app.selectbox(key="t_format").help  # which only a GPU has
+    app.toggle(key="t_cache").set_value(False).run()
+    assert app.selectbox(key="t_format").options == ["bf16", "int8", "int8 SmoothQuant"]
     assert ModelSpec(name="llm").precision == "bf16"
 
 
@@ -117,10 +120,13 @@ def test_the_format_is_changed_while_the_load_goes_on(empty_home: Path, monkeypa
     folder.set_status("running", progress=0.5)
     app = open_page("live", run=GOING)
     choice = app.selectbox(key=f"l_format_{GOING}")
-    assert (choice.value, choice.options) == ("bf16", ["bf16", "int4 RTN", "int4 GPTQ", "int4 AWQ"])
+    offered = ["bf16", "int4 RTN", "int4 GPTQ", "int4 AWQ", "bf16, KV cache in int8"]
+    assert (choice.value, choice.options) == ("bf16", offered)
     choice.set_value("int4 GPTQ").run()
-    assert sent(folder) == [{"model": {"precision": "int4", "quantizer": "gptq"}}]
+    assert sent(folder) == [{"model": {"precision": "int4", "quantizer": "gptq", "kv_cache_precision": None}}]
     assert "int4 GPTQ: its quality was not evaluated yet." in words(app)
+    app.selectbox(key=f"l_format_{GOING}").set_value("bf16, KV cache in int8").run()
+    assert sent(folder)[1] == {"model": {"precision": "bf16", "quantizer": "rtn", "kv_cache_precision": "int8"}}
 
 
 @pytest.mark.parametrize("page", ["try_it", "live"])

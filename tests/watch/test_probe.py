@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lab.watch import probe as module
-from lab.watch.probe import Probe, cpu_name, measure, probe
+from lab.watch.probe import Probe, cpu_name, measure, multiplies_bytes, probe
 
 FOUND = {
     "read_bandwidth_bytes_s": 2e10,
@@ -52,6 +52,21 @@ def test_figures_are_of_a_machines_size(monkeypatch: pytest.MonkeyPatch) -> None
     assert found["reason"] is None
     for name in FOUND.keys() - {"reason"}:
         assert 1e7 < found[name] < 1e14
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "found"),
+    [
+        ("model name\t: A\nflags\t\t: fpu avx512_vnni\n", True),
+        ("model name\t: A\nflags\t\t: fpu avx2 avx512_vnnix\n", False),
+        ("CPU implementer\t: 0x41\nFeatures\t: asimd\n", None),
+    ],
+)
+def test_products_of_bytes_by_the_flags_of_the_processor(
+    monkeypatch: pytest.MonkeyPatch, cpuinfo: str, found: bool | None
+) -> None:
+    monkeypatch.setattr(module.Path, "read_text", lambda self: cpuinfo)
+    assert multiplies_bytes() is found
 
 
 def test_it_is_measured_once_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:

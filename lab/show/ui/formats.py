@@ -173,9 +173,9 @@ def _find_blocks(seen: Seen) -> None:
     spec = seen.spec
     if spec.family != "llm" or spec.precision not in INTEGER or reads.known_blocks(spec) or not reads.is_here(spec):
         return
-    settings = [f"--set=model.precision={spec.precision}"]
-    settings += [f"--set=model.quantizer={spec.quantizer}"] if spec.precision == "int4" else []
-    name = f"blocks-{spec.precision}-{spec.quantizer}".replace("_", "-")
+    fields = ("precision", "quantizer", *(["group_size"] if spec.precision == "int4" else []))
+    settings = [f"--set=model.{field}={getattr(spec, field)}" for field in fields]
+    name = "-".join(["blocks", *(str(getattr(spec, field)) for field in fields)]).replace("_", "-")
     chore.offer(
         name,
         f"Find which blocks of the model {seen.level} hurts most",
@@ -185,26 +185,32 @@ def _find_blocks(seen: Seen) -> None:
     )
 
 
-OFFERED: dict[str, dict[str, str]] = {
-    level_label("model", level): level
-    for level in (
-        {"precision": "bf16", "quantizer": "rtn"},
-        {"precision": "fp32", "quantizer": "rtn"},
-        {"precision": "int8", "quantizer": "rtn"},
-        {"precision": "int8_weight", "quantizer": "rtn"},
-        {"precision": "int4", "quantizer": "rtn"},
-        {"precision": "int4", "quantizer": "gptq"},
-        {"precision": "int4", "quantizer": "awq"},
-    )
-}
-"""What Live run and Try it offer of a language model, by their words."""
+FORMATS: tuple[dict[str, str], ...] = (
+    {"precision": "bf16"},
+    {"precision": "fp32"},
+    {"precision": "fp16"},
+    {"precision": "int8"},
+    {"precision": "int8", "quantizer": "smoothquant"},
+    {"precision": "int8_weight"},
+    {"precision": "int4"},
+    {"precision": "int4", "quantizer": "gptq"},
+    {"precision": "int4", "quantizer": "awq"},
+    {"precision": "bf16", "kv_cache_precision": "int8"},
+)
+"""What Live run and Try it offer of a language model, those without a meaning for the one at hand left out."""
 
 
-def offered(model: ModelSpec) -> dict[str, dict[str, str]]:
-    """Of any family, by their words; one where there is no choice."""
-    if model.family == "llm":
-        return OFFERED
-    return {level_label("model.precision", p): {"precision": p} for p in PRECISIONS[model.family]}
+def offered(model: ModelSpec) -> dict[str, dict[str, Any]]:
+    """The formats of any family, by their words, and all fields that decide each; one where there is no choice."""
+    if model.family != "llm":
+        return {level_label("model.precision", p): {"precision": p} for p in PRECISIONS[model.family]}
+    found = [
+        {"quantizer": "rtn", "kv_cache_precision": None, **fields}
+        for fields in FORMATS
+        if (fields["precision"] != "fp16" or model.device == "gpu")
+        and (model.kv_cache or "kv_cache_precision" not in fields)
+    ]
+    return {format_label(_in(model, fields)): fields for fields in found}
 
 
 def choose(
@@ -221,7 +227,7 @@ def choose(
     one_file = model.family != "llm"  # from which each precision is made when it is loaded
     here = {label: fields for label, fields in known.items() if one_file or reads.is_here(_in(model, fields))}
     own = format_label(model)
-    here.setdefault(own, {field: getattr(model, field) for field in ("precision", "quantizer")})
+    here.setdefault(own, {field: getattr(model, field) for field in ("precision", "quantizer", "kv_cache_precision")})
 
     def changed() -> None:
         if send is not None:
@@ -245,5 +251,5 @@ def choose(
     return chosen
 
 
-def _in(model: ModelSpec, fields: dict[str, str]) -> ModelSpec:
+def _in(model: ModelSpec, fields: dict[str, Any]) -> ModelSpec:
     return set_paths(model, list(fields.items()))
