@@ -10,10 +10,11 @@ from lab.measure.planner.calibration import Measured
 from lab.measure.records import Requests, Window
 from lab.measure.summary import summarize
 from lab.run import planning, results, runner
-from lab.run.bench import Bench, managed
+from lab.run.bench import Bench
 from lab.run.catalogue import single
 from lab.run.folder import RunFolder, new_run_id
 from lab.run.plan import Block
+from lab.run.serving import managed
 from lab.spec import Batching, ClosedLoop, ModelSpec, Poisson, Workload
 
 WARMUP_S = 0.5

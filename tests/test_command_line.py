@@ -16,6 +16,8 @@ from lab.serve import installation
 
 PROJECT = Path(__file__).parents[1]
 RUN_ID = "20260101-000000-load-0000"
+SEARCH = ["search", "--model", "digits", "--latency", "20"]
+SWEEP = ["sweep", "--model", "digits", "--rate", "5", "--knob", "model.instances=[1,2]"]
 LOAD = ["load", "--model", "digits", "--rate", "5", "--duration", "1"]
 
 
@@ -63,6 +65,11 @@ def home(tmp_path, monkeypatch):
         (["export", "20200101-000000-nothing-0000"], "there is no run"),
         (["run", "batching", "--set", "model.name=null"], """--set 'model.name="null"'"""),
         (["serverless", "--model", "null", "--port", "99999"], "--port 99999"),
+        ([*SEARCH, "--minutes", "0"], "--minutes 0"),
+        ([*SEARCH, "--minutes", "nan"], "--minutes nan"),
+        ([*SEARCH, "--most", "0"], "--most 0"),
+        ([*SWEEP, "--minutes", "0"], "--minutes 0"),
+        ([*SWEEP, "--knob", f"workload.seed={list(range(300))}"], "600 combinations; allowed: up to 512"),
         (["frobnicate"], "frobnicate"),
         (["comapre", "--json"], 'did you mean "compare"'),
         (["fetch", "tritn"], "tritn"),

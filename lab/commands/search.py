@@ -44,6 +44,7 @@ def run(options: argparse.Namespace) -> int:
     asked = {"arrival": arrival, "duration_s": 4.0, "warmup_s": 0.8, **plan.workload}
     experiment = single(model, asked, options.settings, name="search")
     experiment = set_path(experiment, "slo", parse(Slo, {**slo, "percentile": options.percentile}))
+    search.check(options.most, options.minutes)
     folder, stop, report = begin(experiment, "search", options, url=options.url, assumed=plan.notes)
     search.run(
         experiment,

@@ -56,6 +56,7 @@ def run(options: argparse.Namespace) -> int:
     experiment = single(plan.model, asked | plan.workload, options.settings, name="sweep")
     slo = Slo(latency_s=options.latency / 1e3)
     experiment = set_paths(experiment, [("slo", slo), ("factors", {p: tuple(v) for p, v in knobs.items()})])
+    sweep.check(experiment, options.minutes)
     folder, stop, report = begin(experiment, "sweep", options, url=options.url, assumed=plan.notes)
     guided = len(knobs) > 2 if options.guided is None else options.guided
     found = sweep.run(

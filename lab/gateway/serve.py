@@ -28,7 +28,7 @@ from lab.gateway.core import Gateway, Settings
 from lab.gateway.edge import Edge
 from lab.gateway.keeping import Kept
 from lab.home import home
-from lab.run.bench import at
+from lab.run.serving import at
 from lab.serve import record
 from lab.serve.triton import Server
 from lab.spec import ModelSpec

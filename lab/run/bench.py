@@ -16,7 +16,6 @@ from typing import Any, Self
 
 from lab import priority
 from lab.errors import InputError, LabError, ModelError, RunError
-from lab.home import home
 from lab.load.generator import Generator, Job, Progress
 from lab.run.control import MODEL_FIELDS, Inbox, checked
 from lab.run.copies import served_as
@@ -24,14 +23,11 @@ from lab.run.equality import Answer, ask, workload_of
 from lab.run.folder import RunFolder
 from lab.run.plan import Block
 from lab.run.scaler import scaling
+from lab.run.serving import AnyServer
 from lab.serve import weights
-from lab.serve.address import address
 from lab.serve.borrowed import Borrowed
 from lab.serve.health import live_processes
 from lab.serve.metrics import pending, scrape
-from lab.serve.openai_server import OpenAIServer
-from lab.serve.replicate_server import ReplicateServer
-from lab.serve.torchserve_server import TorchServeServer
 from lab.serve.traces import Traces
 from lab.serve.triton import FORGOTTEN_S, Server
 from lab.spec import ModelSpec, Workload
@@ -44,44 +40,6 @@ SETTLE_LIMIT_S = 15.0
 UNWRITTEN = "Triton had not written all of its traces in time: some requests lack theirs."
 
 Stopped = Callable[[], bool]
-
-
-AnyServer = Server | OpenAIServer | TorchServeServer | ReplicateServer
-
-
-def at(url: str) -> AnyServer:
-    """Somebody else's server: "grpc://…", "http://…" of a Triton, "openai+http://…" or "torchserve+http://…"."""
-    scheme = address(url).scheme.partition("+")[0]
-    if scheme == "openai":
-        return OpenAIServer(url)
-    if scheme == "replicate":
-        return ReplicateServer(url)
-    return TorchServeServer(url) if scheme == "torchserve" else Server.at(url)
-
-
-@contextmanager
-def serving(url: str | None, folder: RunFolder) -> Iterator[AnyServer]:
-    """The server at `url`, or the lab's own where none is given."""
-    if url is None:
-        with managed(folder) as own:
-            yield own
-    else:
-        with at(url) as server:
-            yield server
-
-
-@contextmanager
-def managed(folder: RunFolder) -> Iterator[Server]:
-    """The managed server that runs already, left running; else one of our own, stopped after."""
-    attached = Server.attach()
-    if attached is not None:
-        yield attached
-        return
-    server = Server.start(repository=home() / "repository", log=folder.path / "triton.log")
-    try:
-        yield server
-    finally:
-        folder.log(f"server {server.stop()}")
 
 
 class Bench:

@@ -21,9 +21,10 @@ from lab.load.payload import requests_for
 from lab.load.targets.openai import CHAT, endpoint
 from lab.measure.words import engine_label
 from lab.run import conversation, formats, given
-from lab.run.bench import AnyServer, Bench, at, managed
+from lab.run.bench import Bench
 from lab.run.folder import RunFolder
 from lab.run.plan import Block, cell_blocks, with_rate
+from lab.run.serving import AnyServer, at, managed
 from lab.serve import weights
 from lab.serve.address import address
 from lab.serve.triton import LOOPBACK, Server

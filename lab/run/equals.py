@@ -13,11 +13,12 @@ from lab.measure import noise as pure
 from lab.measure.compare import Effect, compare
 from lab.measure.noise import Noise
 from lab.run import passport, results
-from lab.run.bench import Bench, managed
+from lab.run.bench import Bench
 from lab.run.catalogue import single
 from lab.run.folder import RunFolder, new_run_id
 from lab.run.plan import Block
 from lab.run.runner import Stop, create
+from lab.run.serving import managed
 from lab.run.turn import Report, turn
 from lab.spec import Experiment, Poisson, set_paths
 

@@ -21,7 +21,6 @@ import psutil
 from lab.errors import InputError, RunError
 from lab.load.generator import Progress
 from lab.load.payload import requests_for
-from lab.run.bench import serving
 from lab.run.conversation import stream
 from lab.run.equality import ask, infer
 from lab.run.fleet_bench import FleetBench, members
@@ -29,6 +28,7 @@ from lab.run.folder import RunFolder
 from lab.run.gate import Gate, Limits
 from lab.run.interference import pairs
 from lab.run.plan import Block, cell_blocks, with_rate
+from lab.run.serving import serving
 from lab.serve import weights
 from lab.serve.eviction import MIB, Refused
 from lab.serve.triton import Server

@@ -23,13 +23,14 @@ from lab.load.generator import Progress
 from lab.measure.formats import change_answers, format_label
 from lab.measure.words import level_label
 from lab.run import engines, fleet, formats, gauge, lora, quality, results
-from lab.run.bench import AnyServer, Bench, serving
+from lab.run.bench import Bench
 from lab.run.control import Inbox
 from lab.run.environment import environment
 from lab.run.equality import Answer, compare_answers, in_fp32
 from lab.run.folder import RunFolder
 from lab.run.lock import MeasureLock
 from lab.run.plan import Block, any_fraction, cell_blocks, level_blocks, load_label, with_rate
+from lab.run.serving import AnyServer, serving
 from lab.run.starts import measure_of
 from lab.serve.triton import Server
 from lab.spec import Experiment, plain

@@ -16,10 +16,11 @@ from lab.measure import search as pure
 from lab.measure.percentile import needed
 from lab.measure.search import Found, Search
 from lab.run import results
-from lab.run.bench import Bench, serving
+from lab.run.bench import Bench
 from lab.run.folder import RunFolder
 from lab.run.plan import Block
 from lab.run.runner import Stop
+from lab.run.serving import serving
 from lab.run.turn import Report, turn
 from lab.spec import ClosedLoop, Experiment, Poisson, Workload, set_paths
 
@@ -30,6 +31,14 @@ BOUND = 4.0
 SHORTEST_S, LONGEST_S, WARMUP = 4.0, 30.0, 0.2
 SAMPLES = 1.5
 """Times as many requests a block as the objective's percentile needs."""
+
+
+def check(most_rps: float | None, minutes: float) -> None:
+    """InputError for a limit under which nothing can be searched."""
+    if not minutes > 0:
+        raise InputError(f"--minutes {minutes:g}: allowed is a time above 0")
+    if most_rps is not None and not most_rps > 0:
+        raise InputError(f"--most {most_rps:g}: allowed is a rate above 0")
 
 
 def run(
@@ -44,8 +53,6 @@ def run(
 ) -> Found:
     """Search on the experiment's model into `folder`, and end it: done, failed or cancelled. LabError when nothing can
     be measured."""
-    if minutes <= 0:
-        raise InputError(f"--minutes {minutes:g}: allowed is a time above 0")
     with turn(folder, "search", stop, report):
         with serving(url, folder) as server:
             folder.event("serving", triton=server.version(), grpc_url=server.grpc_url, managed=bool(server.managed))
@@ -71,7 +78,7 @@ def _search(
     block = Block("saturation", 0, 0, experiment.model, workload.model_copy(update=closed))
     bench.block(0, block, on_tick=lambda phase, progress: None)
     served = results.block_results(folder, experiment)[0].summary.throughput_rps or 1.0
-    search = Search(START * served, most_rps or BOUND * served)
+    search = Search(START * served, BOUND * served if most_rps is None else most_rps)
     number = 0
     while (rate := search.next()) is not None and time.monotonic() < until and not stop():
         number += 1

@@ -30,7 +30,7 @@ from lab.measure.records import OK
 from lab.measure.server import server_delta
 from lab.measure.summary import Summary
 from lab.run import gauge, results, selftest_kept, served_truths, truths
-from lab.run.bench import Bench, managed
+from lab.run.bench import Bench
 from lab.run.catalogue import single
 from lab.run.equality import infer
 from lab.run.folder import RunFolder, new_run_id
@@ -39,6 +39,7 @@ from lab.run.outcome import Outcome
 from lab.run.plan import cell_blocks
 from lab.run.results import BlockResult
 from lab.run.runner import Stop, create
+from lab.run.serving import managed
 from lab.serve.metrics import scrape
 from lab.serve.triton import Server
 from lab.spec import Experiment, ModelSpec, Workload, parse

@@ -15,15 +15,24 @@ from lab.errors import InputError, ModelError
 from lab.measure.pareto import Direction
 from lab.measure.words import format_metric, level_label, metric_label
 from lab.run import results
-from lab.run.bench import Bench, serving
+from lab.run.bench import Bench
 from lab.run.folder import RunFolder
 from lab.run.plan import Block, cell_blocks
 from lab.run.runner import Stop
+from lab.run.serving import serving
 from lab.run.swept import better
 from lab.run.turn import Report, turn
 from lab.spec import Experiment, plain
 
 MOST_CELLS = 512
+
+
+def check(experiment: Experiment, minutes: float) -> None:
+    """InputError for what cannot be swept in any time, or in none."""
+    if not minutes > 0:
+        raise InputError(f"--minutes {minutes:g}: allowed is a time above 0")
+    if len(experiment.cells()) > MOST_CELLS:
+        raise InputError(f"{len(experiment.cells())} combinations; allowed: up to {MOST_CELLS}")
 
 
 def run(
@@ -37,10 +46,6 @@ def run(
     url: str | None,
 ) -> dict[str, Any]:
     """Measure into `folder`, and end it; the document's "sweep". LabError when nothing can be measured."""
-    if minutes <= 0:
-        raise InputError(f"--minutes {minutes:g}: allowed is a time above 0")
-    if len(experiment.cells()) > MOST_CELLS:
-        raise InputError(f"{len(experiment.cells())} combinations; allowed: up to {MOST_CELLS}")
     with turn(folder, "sweep", stop, report), serving(url, folder) as server:
         folder.event("serving", triton=server.version(), grpc_url=server.grpc_url, managed=bool(server.managed))
         folder.event("sweep", guided=guided, minutes=minutes)

@@ -20,10 +20,10 @@ from lab.load import schedule
 from lab.load.recorder import Recorder
 from lab.measure.records import Int64s
 from lab.measure.words import level_label
-from lab.run.bench import managed
 from lab.run.control import Inbox
 from lab.run.folder import RunFolder
 from lab.run.plan import Block, cell_blocks, with_rate
+from lab.run.serving import managed
 from lab.serve import scratch, weights
 from lab.serve.triton import Server
 from lab.spec import Cell, Experiment, ModelSpec, Rollout, parse
