@@ -13,15 +13,12 @@ from typing import Any
 import pyarrow.compute as pc
 
 from lab.errors import FolderError, InputError, RunError
-from lab.measure import autoscale_words, fleet_words, lora, noise, patterns, rehearsal
-from lab.measure.answers import unequal
-from lab.measure.compare import Effect
-from lab.measure.ending import Course, ending
+from lab.measure import autoscale_words, fleet_words, lora, patterns, rehearsal
+from lab.measure.ending import ending
 from lab.measure.fleet import fleet
 from lab.measure.levels import same
 from lab.measure.records import OK, OUTCOMES
 from lab.measure.summary import Summary
-from lab.measure.verdict import CellResult, Verdict, verdict
 from lab.measure.words import plural
 from lab.run import beside, designs, formats, passport, promises, recording, scaled, swept, traced
 from lab.run.blocks import BlockResult as BlockResult
@@ -29,7 +26,7 @@ from lab.run.blocks import between as between
 from lab.run.blocks import block_results as block_results
 from lab.run.blocks import delta as delta
 from lab.run.folder import RunFolder
-from lab.run.plan import cell_blocks, level_blocks
+from lab.run.judged import course, judged, unequal_answers
 from lab.run.starts import Starts
 from lab.run.status import ACTIVE
 from lab.spec import Experiment, parse
@@ -74,12 +71,12 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
     events = folder.events()
     told = formats.Told.by(events)
     answers = next((_without_stamp(e) for e in events if e["kind"] == "answers"), None)
-    ended = ending(state, message, _course(experiment, events, blocks))
-    found = _verdict(experiment, blocks, told, over=state not in ACTIVE)
-    found = replace(found, text=f"{found.text} {_noise(folder, experiment, found, blocks)}".rstrip())
+    ended = ending(state, message, course(experiment, events, blocks))
+    kept = passport.read(folder.document["environment"])
+    found = judged(experiment, blocks, told, kept, over=state not in ACTIVE)
     if experiment.judge is None and ended:
         found = replace(found, text="")  # how it ended is all there is to say
-    if answers is not None and (differ := _unequal(experiment, answers)):
+    if answers is not None and (differ := unequal_answers(experiment, answers)):
         found = replace(found, holds=None, text=differ, where=())
     many = None if experiment.fleet is None else fleet(events, folder.read("requests"), folder.read("waits"))
     if many is not None and many["cells"]:
@@ -227,58 +224,6 @@ def most_common_failure(folder: RunFolder) -> str:
         return "none was sent"
     (outcome, detail), count = failures.most_common(1)[0]
     return f"{count} × {OUTCOMES[outcome]}: {detail}"
-
-
-def _course(experiment: Experiment, events: list[dict[str, Any]], blocks: list[BlockResult]) -> Course:
-    starts = {e["block"]: e for e in events if e["kind"] == "block_start"}
-    ends = {e["block"]: e for e in events if e["kind"] == "block_end"}
-    whole = sum(number in ends and ends[number]["end_ns"] >= start["end_ns"] for number, start in starts.items())
-    first = level_blocks(experiment) if experiment.reference else []
-    latest = starts[max(starts)] if starts else None
-    return Course(
-        planned=len(first) + len(cell_blocks(experiment)),
-        whole=whole,
-        begun=len(starts) > whole,
-        lasted_s=(blocks[-1].window.end_ns - blocks[-1].window.start_ns) / 1e9 if blocks else 0.0,
-        asked_s=(latest["end_ns"] - latest["start_ns"]) / 1e9 if latest else 0.0,
-        answered=sum(block.summary.ok for block in blocks),
-    )
-
-
-def _verdict(experiment: Experiment, blocks: list[BlockResult], told: formats.Told, *, over: bool) -> Verdict:
-    cells = experiment.cells()
-    grouped = []
-    for index, cell in enumerate(cells):
-        own = [b for b in blocks if b.role == "cell" and b.cell == index]
-        grouped.append(CellResult(cell.factors, [(b.requests, b.window) for b in own], [b.summary for b in own]))
-    factor = experiment.judge.factor if experiment.judge else None
-    saturation = [
-        (cells[b.cell].factors.get(factor) if factor else None, b.summary) for b in blocks if b.role == "saturation"
-    ]
-    return verdict(experiment, grouped, saturation, over=over, quality=formats.quality_of(experiment, told))
-
-
-def _noise(folder: RunFolder, experiment: Experiment, found: Verdict, blocks: list[BlockResult]) -> str:
-    """Where a difference was told that is no larger than what equals differ by on this machine; "" without a passport
-    of it."""
-    kept = None if experiment.judge is None else passport.read(folder.document["environment"])
-    if kept is None or experiment.judge is None:
-        return ""
-    repeats = 1 + max((block.repeat for block in blocks if block.role == "cell"), default=0)
-    names = Effect.__dataclass_fields__
-    told = (
-        noise.told(Effect(**{name: effect[name] for name in names}), kept, repeats)
-        for effect in found.effects
-        if effect["metric"] == experiment.judge.primary
-    )
-    return next((text for text in told if text), "")
-
-
-def _unequal(experiment: Experiment, answers: dict[str, Any]) -> str:
-    """Why no speed-up is told when some level gives other answers than the baseline; "" when all agree."""
-    judge = experiment.judge
-    differ = None if judge is None else unequal(answers, judge.factor, judge.baseline)
-    return "" if differ is None else f"No verdict: {differ}, so a speed-up would compare two different things."
 
 
 def _problems(

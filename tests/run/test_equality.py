@@ -43,10 +43,10 @@ def test_how_a_sleeper_ran_is_no_answer():
 
 def test_no_speed_up_is_told_where_answers_differ():
     from experiments.batching import EXPERIMENT
-    from lab.run.results import _unequal
+    from lab.run.judged import unequal_answers
 
     level = {"max_batch_size": 32, "max_queue_delay_us": 500}
-    told = _unequal(
+    told = unequal_answers(
         EXPERIMENT,
         {
             "tolerance": 1e-4,
