@@ -2,7 +2,8 @@
 
 import pytest
 
-from lab.serve import compiled
+from lab.serve import compiled, installation, python_env
+from lab.serve.models import compiled_before
 from lab.spec import ModelSpec
 
 LLM = ModelSpec(name="llm")
@@ -34,3 +35,14 @@ def test_a_load_that_compiled_is_followed_by_one_that_did_not(tmp_path, monkeypa
     server.log.clear()
     assert compiled.load(server, LLM) == 1  # now there is nothing to compile
     assert server.log == ["load"]
+
+
+@pytest.mark.parametrize("home", ["own", None])
+def test_what_triton_compiles_is_looked_for_where_triton_keeps_it(tmp_path, monkeypatch, home):
+    monkeypatch.delenv("NUMBA_CACHE_DIR")
+    monkeypatch.setattr(python_env, "prepare", lambda: tmp_path)
+    if home is None:
+        monkeypatch.delenv("LAB_HOME")
+    else:
+        monkeypatch.setenv("LAB_HOME", str(tmp_path / home))
+    assert installation.environment()["NUMBA_CACHE_DIR"] == str(compiled_before.folder())

@@ -27,11 +27,12 @@ SOURCES = (
 
 
 def folder() -> Path:
-    """NUMBA_CACHE_DIR where it is set, else below LAB_HOME where that is, else the user's cache."""
+    """NUMBA_CACHE_DIR where it is set, as it is in Triton. The lab's own processes find the same place, which
+    lab/serve/installation.py names, by themselves: below LAB_HOME, or `.lab` beside the package."""
     if given := os.environ.get("NUMBA_CACHE_DIR"):
         return Path(given)
-    home = os.environ.get("LAB_HOME")
-    return Path(home) / "numba" if home else Path.home() / ".cache" / "serving-lab" / "numba"
+    home = Path(os.environ.get("LAB_HOME") or Path(__file__).parents[3] / ".lab").expanduser().absolute()
+    return home / "triton" / "compiled"
 
 
 class _ByContent(_CacheLocator):
