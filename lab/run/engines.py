@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any
 
 from lab.errors import InputError, LabError, RunError, ServerError
@@ -225,5 +226,5 @@ def _post(url: str, body: Mapping[str, Any]) -> bytes:
             return bytes(answer.read())
     except urllib.error.HTTPError as error:
         raise ServerError(f"{url} answered {error.code}: {error.read()[:200].decode(errors='replace')}") from None
-    except OSError as error:
+    except (OSError, HTTPException) as error:
         raise ServerError(f"{url}: {getattr(error, 'reason', error)}") from None

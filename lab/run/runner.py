@@ -30,9 +30,8 @@ from lab.run.equality import Answer, compare_answers, in_fp32
 from lab.run.folder import RunFolder
 from lab.run.lock import MeasureLock
 from lab.run.plan import Block, any_fraction, cell_blocks, level_blocks, load_label, with_rate
-from lab.run.serving import AnyServer, serving
+from lab.run.serving import serving
 from lab.run.starts import measure_of
-from lab.serve.triton import Server
 from lab.spec import Experiment, plain
 
 Report = Callable[[str], None]
@@ -151,7 +150,7 @@ def _measure(
             formats.evaluate(folder, experiment, report)
         version = server.version()
         folder.event("serving", triton=version, grpc_url=server.grpc_url, managed=server.managed is not None)
-        workers = _workers(experiment, folder, server, total_s, report)
+        workers = gauge.load_workers(experiment, folder, server, total_s, report)
         with Bench(folder, server, workers=workers, cells=len(experiment.cells()), stopped=stop) as bench:
             if url is None:
                 lora.examine(bench, experiment, report)
@@ -185,19 +184,6 @@ def _measure(
                     stop.set()
                 if stop():
                     return
-
-
-def _workers(experiment: Experiment, folder: RunFolder, server: AnyServer, total_s: float, report: Report) -> int:
-    """Load workers for the experiment, by the load generator's ceiling on this machine: what is kept of it, or measured
-    now where the run is long enough. What they can send is written down."""
-    one = gauge.read()
-    if one is None and total_s >= gauge.LONG_S and isinstance(server, Server) and server.managed:
-        report("measuring the load generator's own ceiling, once on this machine")
-        one = gauge.measured(server)
-    workers = gauge.workers_for(experiment, one)
-    if (all_of_them := gauge.read(workers)) is not None:
-        folder.event("ceiling", rate_rps=all_of_them.rate_rps, workers=workers, created_utc=all_of_them.created_utc)
-    return workers
 
 
 def _compared(bench: Bench, blocks: list[Block], answers: list[list[Answer]], baseline: Any) -> dict[str, Any]:

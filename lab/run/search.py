@@ -15,7 +15,7 @@ from lab.errors import InputError
 from lab.measure import search as pure
 from lab.measure.percentile import needed
 from lab.measure.search import Found, Search
-from lab.run import results
+from lab.run import gauge, results
 from lab.run.bench import Bench
 from lab.run.folder import RunFolder
 from lab.run.plan import Block
@@ -56,7 +56,8 @@ def run(
     with turn(folder, "search", stop, report):
         with serving(url, folder) as server:
             folder.event("serving", triton=server.version(), grpc_url=server.grpc_url, managed=bool(server.managed))
-            with Bench(folder, server, workers=experiment.workload.workers, cells=1, stopped=stop) as bench:
+            workers = gauge.load_workers(experiment, folder, server, 60 * minutes, report)
+            with Bench(folder, server, workers=workers, cells=1, stopped=stop) as bench:
                 found = _search(experiment, folder, bench, most_rps, time.monotonic() + 60 * minutes, stop, report)
         folder.event("search", **found.to_dict(), text=pure.told(found, experiment.slo))
     return found

@@ -14,7 +14,7 @@ from typing import Any
 from lab.errors import InputError, ModelError
 from lab.measure.pareto import Direction
 from lab.measure.words import format_metric, level_label, metric_label
-from lab.run import results
+from lab.run import gauge, results
 from lab.run.bench import Bench
 from lab.run.folder import RunFolder
 from lab.run.plan import Block, cell_blocks
@@ -50,7 +50,8 @@ def run(
         folder.event("serving", triton=server.version(), grpc_url=server.grpc_url, managed=bool(server.managed))
         folder.event("sweep", guided=guided, minutes=minutes)
         cells = len(experiment.cells())
-        with Bench(folder, server, workers=experiment.workload.workers, cells=cells, stopped=stop) as bench:
+        workers = gauge.load_workers(experiment, folder, server, 60 * minutes, report)
+        with Bench(folder, server, workers=workers, cells=cells, stopped=stop) as bench:
             _sweep(experiment, folder, bench, guided, 60 * minutes, stop, report)
     return dict(results.document(folder)["sweep"])
 
