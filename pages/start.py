@@ -41,16 +41,7 @@ if pressed:
 teaser.newest_verdict()
 
 st.subheader("Other questions")
-questions = (
-    ("pages/quantization.py", "What do 4 and 8 bits buy, and cost?", ":material/compress:"),
-    ("pages/kv_cache.py", "What does the KV cache buy a language model?", ":material/memory:"),
-    ("pages/scheduling.py", "One, static or continuous batching?", ":material/view_timeline:"),
-    ("pages/memory.py", "How many models fit, and who waits for the next?", ":material/view_cozy:"),
-    ("pages/try_it.py", "Watch a language model write, token by token", ":material/chat:"),
-)
-halves = st.columns(2)
-for n, (page, question, icon) in enumerate(questions):
-    halves[n % 2].page_link(page, label=question, icon=icon)
+teaser.other_questions()
 
 way, played = st.columns([3, 2], gap="large")
 with way:

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from lab.show.ui import frame, runs, tuning
+from lab.show.ui import cassettes, frame, runs, tuning
 from lab.show.ui.words import told
 
 frame.with_app()
@@ -11,4 +11,5 @@ with told():
     folder = runs.chosen(lambda line: line.experiment in tuning.KINDS)
     if folder is not None and folder.document["experiment"]["id"] in tuning.KINDS:
         tuning.result(folder)
+        cassettes.others(tuning.KINDS, folder)
     tuning.start()

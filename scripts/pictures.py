@@ -2,8 +2,8 @@
 
     .venv/bin/python scripts/pictures.py [PAGE …]      needs chromium; a page is a file of pages/ without its .py
 
-PNG of 128 colours, which halves their size and shows on no page. LAB_HOME, where it is set, gives the runs: batching
-has no recording, so its picture needs one.
+PNG of 128 colours, which halves their size and shows on no page. A page is opened as LINKS say, on a LAB_HOME where
+nothing has run; where one is set, its runs stand in the place of the recordings.
 """
 
 from __future__ import annotations
@@ -13,47 +13,67 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from urllib.parse import urlencode
 
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from tests.browser.conftest import Dashboard, serving  # noqa: E402  after the path to it
+from lab.run import cassette  # noqa: E402  after the path to it
+from tests.browser.conftest import Dashboard, serving  # noqa: E402
 
-SIZE = {"width": 1200, "height": 1400}
+WIDTH, LEAST, MOST = 1200, 940, 1400
+"""Of a picture, in pixels; as high as the page is, within these."""
 COLOURS = 128
 PLAYED_MS = 15_000
+LINKS: dict[str, dict[str, str]] = {
+    "drills": {"d_deck": "Levers"},
+    "review": {"run": "llm_batching", "v_level": "continuous batching", "v_rate": "2", "v_ttft": "500", "v_itl": "60"},
+    "rollout": {"o_part": "Canary, rehearsed"},
+    "sweep": {"run": "sweep"},
+}
+"""What of a page is shown, where it is not what it opens with; a run is named by its experiment."""
 READY = """() => !document.querySelector("[data-testid=stStatusWidget], [data-testid=stSkeleton]")
   && [...document.querySelectorAll(".lab-plot")].every((plot) => plot.querySelector(".main-svg"))"""
+HEIGHT = "() => document.querySelector('[data-testid=stMainBlockContainer]').getBoundingClientRect().bottom"
 
 
 def main(wanted: list[str]) -> None:
     pages = wanted or sorted(path.stem for path in (ROOT / "pages").glob("*.py"))
-    if not wanted and "LAB_HOME" not in os.environ:
-        pages.remove("batching")
     pages.sort(key="live".__eq__)  # last: what it plays is then a run of this LAB_HOME
     with tempfile.TemporaryDirectory() as folder:
         home = Path(os.environ.setdefault("LAB_HOME", folder))
         with serving(home) as dashboard, sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-            for scheme in ("light", "dark"):
-                page = browser.new_page(viewport=SIZE, color_scheme=scheme)
-                for name in pages:
+            for name in pages:
+                for scheme in ("light", "dark"):
+                    page = browser.new_page(viewport={"width": WIDTH, "height": MOST}, color_scheme=scheme)
                     take(page, dashboard, name, ROOT / "docs" / f"{name.replace('_', '-')}-{scheme}.png")
+                    page.close()
             browser.close()
 
 
 def take(page: Page, dashboard: Dashboard, name: str, path: Path) -> None:
-    page.goto(dashboard.page("" if name == "start" else name))
+    params = dict(LINKS.get(name, {}))
+    if (recorded := cassette.of_experiment(params.get("run", ""))) is not None:
+        params["run"] = recorded.run
+    page.goto(dashboard.page("" if name == "start" else name) + f"?{urlencode(params)}")
     page.get_by_role("heading", level=1).wait_for(timeout=60_000)
     if name == "live":  # a recording plays with its own timing
         page.get_by_role("button", name="Play it").click()
         page.locator(".lab-panels canvas").first.wait_for(timeout=60_000)
         page.wait_for_timeout(PLAYED_MS)
     page.wait_for_function(READY, timeout=60_000)
+    if name == "drills":
+        page.get_by_role("spinbutton").first.fill("3")
+        page.keyboard.press("Tab")
+        page.get_by_role("button", name="Show the answer").click(delay=120)
+        page.locator(".lab-plot .main-svg").first.wait_for(timeout=60_000)
+        page.wait_for_function(READY, timeout=60_000)
     page.wait_for_timeout(500)  # fonts and the last paint
-    page.screenshot(path=path)
+    height = min(MOST, max(LEAST, round(page.evaluate(HEIGHT))))
+    page.screenshot(path=path, clip={"x": 0, "y": 0, "width": WIDTH, "height": height})
     Image.open(path).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
     print(f"{path.relative_to(ROOT)}  {path.stat().st_size / 1024:.0f} KiB", file=sys.stderr)
 

@@ -36,7 +36,7 @@ def _list(options: argparse.Namespace) -> int:
         print_json({"cassettes": [{"name": name, **asdict(manifest)} for name, manifest in found.items()]})
         return 0
     for name, manifest in found.items():
-        kind = "plays" if manifest.whole else "thinned"
+        kind = "plays" if manifest.plays else "whole" if manifest.whole else "thinned"
         print(f"{name}  {manifest.run}  {manifest.machine}, {manifest.created_utc[:10]}, {manifest.commit}, {kind}")
     return 0
 

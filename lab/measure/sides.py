@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lab.measure.noise import Noise
+from lab.measure.quality import Quality
 from lab.measure.segments import Block
 from lab.measure.words import join, level_label, plural
 from lab.spec import Slo
@@ -34,8 +35,8 @@ NOT_SETTINGS = ("environment.load_average_before", "environment.niceness", "envi
 class Side:
     """One cell of one run: what was served and asked, the records of its repeats, and their summaries as dicts.
     `name` is "RUN.CELL", or "RUN" for a run of one cell; `quality` what its format costs in quality, in a sentence, ""
-    for one that costs nothing (the baseline) or has none; `noise` its
-    machine's passport."""
+    for one that costs nothing (the baseline) or has none; `evaluated` the figures behind it, None with `not_evaluated`
+    as the reason; `noise` its machine's passport."""
 
     name: str
     run_id: str
@@ -51,6 +52,8 @@ class Side:
     summaries: list[dict[str, Any]] = field(repr=False)
     changed: bool = False
     quality: str = ""
+    evaluated: Quality | None = field(default=None, repr=False)
+    not_evaluated: str = ""
     noise: Noise | None = field(default=None, repr=False)
 
     @property
@@ -87,14 +90,14 @@ def differences(sides: Sequence[Side]) -> list[Difference]:
     return sorted(found, key=lambda d: (not d.differs, groups.index(d.path.partition(".")[0])))
 
 
-def labels(sides: Sequence[Side]) -> list[str]:
-    """A name a side, "B: 2 ms delay, 100 req/s": its letter and what tells it from the others, in 40 characters."""
+def labels(sides: Sequence[Side], length: int = LABEL_LENGTH) -> list[str]:
+    """A name a side, "B: 2 ms delay, 100 req/s": its letter and what tells it from the others, in `length` letters."""
     every = [d for d in differences(sides) if d.differs and d.of_spec]
     differing = [d for d in every if not d.path.startswith(MINOR)] or every
     named = []
     for n, letter in zip(range(len(sides)), LETTERS, strict=False):
         words = join_short([value_label(d.path, d.values[n], d.values) for d in differing]) or "the same"
-        named.append(_cut(f"{letter}: {words.removeprefix('batching on, ')}", LABEL_LENGTH))
+        named.append(_cut(f"{letter}: {words.removeprefix('batching on, ')}", length))
     return named
 
 

@@ -26,7 +26,7 @@ from lab.errors import FolderError, InputError, LabError
 from lab.home import home, locked
 from lab.measure.records import SCHEMA_VERSION
 from lab.measure.summary import Summary
-from lab.run import cassette_lines
+from lab.run import cassette_lines, cassette_traces
 from lab.run.folder import RUN_ID, STREAMS, RunFolder
 from lab.run.status import Status
 from lab.spec import Experiment, parse
@@ -36,6 +36,8 @@ FORMAT = 1
 MAX_BYTES = 4 << 20
 SHIPPED = Path(__file__).parent / "cassettes"
 ENDING = ".jsonl"
+WITHOUT_LOAD = ("cold_start",)
+"""Experiments whose runs hold no requests, so there is nothing to watch."""
 MARK = ".cassette"
 """File in an unpacked folder: the SHA-256 of the cassette it came from. Written last."""
 
@@ -65,6 +67,11 @@ class Manifest:
         """Whether the records are all there: then it can be watched and compared like a run of one's own."""
         return self.requests_one_in == self.chunks_one_in == 1
 
+    @property
+    def plays(self) -> bool:
+        """Whether it shows a load when it is played with its timing."""
+        return self.whole and self.experiment not in WITHOUT_LOAD
+
     def recorded(self) -> dict[str, Any]:
         """What the document of an unpacked run says of its origin."""
         names = ("run", "created_utc", "commit", "machine", "thinned", "requests_one_in")
@@ -73,7 +80,8 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Cassette:
-    """A cassette that was read and fits. Times in `events` and `tables` count in nanoseconds from its first record."""
+    """A cassette that was read and fits. Times in `events` and `tables` count in nanoseconds from its first record;
+    `traces` holds those of each traced block, as a file of Triton's."""
 
     name: str
     manifest: Manifest
@@ -81,6 +89,7 @@ class Cassette:
     summary: dict[str, Any]
     events: list[dict[str, Any]]
     tables: dict[str, pa.Table]
+    traces: dict[int, str]
 
 
 def shipped() -> dict[str, Manifest]:
@@ -165,6 +174,9 @@ def _unpack(cassette: Cassette, place: Path) -> None:
             pattern, schema = STREAMS[name]
             with StreamWriter(hidden / pattern.replace("*", "0"), schema) as writer:
                 writer.write(rows)
+        for block, text in cassette.traces.items():
+            (hidden / f"traces-{block}").mkdir()
+            (hidden / f"traces-{block}" / cassette_traces.FILE).write_text(text)
         (hidden / MARK).write_text(cassette.manifest.sha256)
         shutil.rmtree(place, ignore_errors=True)
         hidden.rename(place)
@@ -205,7 +217,7 @@ def _manifest(name: str, line: bytes) -> Manifest:
 
 
 def _checked(name: str, manifest: Manifest, lines: list[Any]) -> Cassette:
-    kinds: dict[str, list[Any]] = {"run": [], "summary": [], "event": [], "value": []}
+    kinds: dict[str, list[Any]] = {"run": [], "summary": [], "event": [], "value": [], "traces": []}
     rows: dict[str, list[Any]] = {stream: [] for stream in STREAMS}
     for line in lines:
         ((kind, value),) = line.items()
@@ -226,8 +238,9 @@ def _checked(name: str, manifest: Manifest, lines: list[Any]) -> Cassette:
             if not 0 <= event["cell"] < cells or parts < 0:
                 raise InputError("one of its blocks is of no cell")
     tables = cassette_lines.tables(rows)
+    traces = dict(map(cassette_traces.text, kinds["traces"]))
     document["recorded"] = manifest.recorded()
-    return Cassette(name, manifest, document, completed(summary), events, tables)
+    return Cassette(name, manifest, document, completed(summary), events, tables, traces)
 
 
 def completed(summary: dict[str, Any]) -> dict[str, Any]:

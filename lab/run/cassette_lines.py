@@ -31,6 +31,8 @@ MOST_LETTERS = 300
 
 # --- what the run was and found ---------------------------------------------------------------------------------------
 
+MOMENTS = ("t_ns", "start_ns", "measured_from_ns", "begin_ns", "end_ns", "asked_ns", "first_token_ns", "answered_ns")
+"""Names, in events and in what they hold, of stamps on the run's clock; all else that ends in _ns is a duration."""
 SHARED = ("model", "workload")
 """Fields of events that hold the same large value again and again."""
 
@@ -56,6 +58,16 @@ def read_events(found: Sequence[dict[str, Any]], values: Sequence[Any]) -> list[
         return values[held] if name in SHARED and type(held) is int else held
 
     return [{name: value(name, event) for name in event} for event in found]
+
+
+def moved(value: Any, shift_ns: int) -> Any:
+    """An event, or what one holds, with all its MOMENTS later by `shift_ns`."""
+    if isinstance(value, Mapping):
+        return {
+            name: inner + shift_ns if name in MOMENTS and isinstance(inner, int) else moved(inner, shift_ns)
+            for name, inner in value.items()
+        }
+    return [moved(inner, shift_ns) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def summary(document: Mapping[str, Any]) -> dict[str, Any]:

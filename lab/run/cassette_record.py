@@ -24,7 +24,7 @@ from lab import atomic
 from lab.errors import FolderError, InputError
 from lab.measure.cost import machine
 from lab.measure.records import SCHEMA_VERSION
-from lab.run import cassette_lines, results
+from lab.run import cassette_lines, cassette_traces, results, traced
 from lab.run.cassette import FORMAT, Manifest, manifest_line
 from lab.run.folder import RunFolder
 
@@ -61,11 +61,13 @@ class Thinning:
     chunks: int
     requests: int
 
-    def told(self, *, generated: bool) -> Iterator[str]:
-        """In words; `generated`: there are answers that came in chunks."""
+    def told(self, *, generated: bool, traced: bool) -> Iterator[str]:
+        """In words; `generated`: there are answers that came in chunks, `traced`: requests were traced."""
         yield f"Counters and memory every {self.every_s} s, figures to {DIGITS} digits, times to a microsecond."
         if self.requests > 1:
             yield f"Of the cells' requests 1 in {self.requests} is kept, of what else was asked none."
+        if traced and self.requests > 1:
+            yield "Traces are left out."
         if generated and self.chunks > 1:
             yield f"The arrival of every chunk is kept for 1 answer in {self.chunks}, the first chunk's for all."
 
@@ -154,7 +156,7 @@ def _manifest(run: _Run, thinning: Thinning, lines: int, sha256: str) -> Manifes
         created_utc=document["created_utc"],
         commit=_commit(document["created_utc"]) or "unknown",
         machine=machine(document["environment"], experiment["model"].get("device", "cpu")),
-        thinned=tuple(thinning.told(generated=generated)),
+        thinned=tuple(thinning.told(generated=generated, traced=bool(traced.blocks(folder)))),
         requests_one_in=thinning.requests,
         chunks_one_in=thinning.chunks if generated else 1,
         lines=lines,
@@ -208,6 +210,10 @@ class _Run:
                 own = rows.filter(pc.equal(rows[cassette_lines.OWNER[name]], owner))
                 for kept in _every(own, thinning.every_s):
                     yield {name: cassette_lines.series(kept, name, owner, self.origin_ns)}
+        for block in traced.blocks(self.folder) if thinning.requests == 1 else ():  # one alone has no batch-mates
+            if (found := traced.read(self.folder, block)) is not None:
+                model, read = found
+                yield {"traces": cassette_traces.line(read.stamps, block, model, self.origin_ns)}
         if (waits := self.streams["waits"]).num_rows:
             kept = waits.take(np.arange(0, waits.num_rows, thinning.requests))
             yield {"waits": cassette_lines.waits(kept, self.origin_ns)}
@@ -219,8 +225,9 @@ def _document(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _summary(folder: RunFolder) -> dict[str, Any]:
-    """The document that pages and terminal show, its figures rounded."""
-    kept = results.document(folder)
+    """The document that pages and terminal show, its figures rounded; made anew, so that what an older lab kept is as
+    this one has it."""
+    kept = results.compute(folder, state="done")
     formats = {label: _few_examples(told) for label, told in (kept.get("formats") or {}).items()}
     environment = {name: value for name, value in kept["environment"].items() if name != "kernel"}
     rounded: dict[str, Any] = _rounded({**kept, "formats": formats, "environment": environment})
@@ -235,8 +242,7 @@ def _few_examples(told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _event(event: Mapping[str, Any], origin_ns: int) -> dict[str, Any]:
-    stamps = ("t_ns", "start_ns", "measured_from_ns", "end_ns")
-    moved = {name: value - origin_ns if name in stamps else value for name, value in event.items()}
+    moved = cassette_lines.moved(event, -origin_ns)
     moved.pop("grpc_url", None)
     if moved["kind"] == "quality":
         moved = {**moved, **_few_examples(moved)}

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from lab import stopping
 from lab.errors import InputError
-from lab.run import cassette
+from lab.run import cassette, cassette_lines
 from lab.run.cassette import Cassette
 from lab.run.control import Inbox
 from lab.run.folder import STREAMS, RunFolder
@@ -29,7 +29,7 @@ TICK_S = 0.25
 BEFORE_NS = 500_000_000
 """What came before the first block (starting a server, evaluating a format) is not waited for again, but for this."""
 STAMP = {"requests": "done_ns", "server": "t_ns", "telemetry": "t_ns", "waits": "t_ns"}
-MOVED = ("due_ns", "sent_ns", "done_ns", "t_ns", "start_ns", "measured_from_ns", "end_ns")
+MOVED = ("due_ns", "sent_ns", "done_ns", "t_ns")
 
 
 def play(
@@ -42,11 +42,14 @@ def play(
     """Play the cassette in a file into a new run `run_id`; returns when it is over, or `stop` or a page asked for its
     end. InputError for one whose records were thinned: it would show a load that never was."""
     recorded = cassette.read(path)
+    allowed = f"allowed: {', '.join(whole()) or 'none of the shipped ones'}"
     if not recorded.manifest.whole:
         raise InputError(
             f"cassette {recorded.name!r}: {' '.join(recorded.manifest.thinned[1:])} Played, it would show a load that "
-            f"never was; allowed: {', '.join(whole()) or 'none of the shipped ones'}"
+            f"never was; {allowed}"
         )
+    if not recorded.manifest.plays:
+        raise InputError(f"cassette {recorded.name!r}: it holds no requests, so there is nothing to watch; {allowed}")
     folder = RunFolder.create(run_id, {**_as_new(recorded.document), "run": run_id})
     state, message = "failed", "the replay ended without saying why"
     inbox = Inbox(folder.path)
@@ -75,7 +78,7 @@ def play(
 
 def whole() -> list[str]:
     """The lab's own recordings that can be played."""
-    return [name for name, manifest in cassette.shipped().items() if manifest.whole]
+    return [name for name, manifest in cassette.shipped().items() if manifest.plays]
 
 
 def _as_new(document: dict[str, Any]) -> dict[str, Any]:
@@ -86,7 +89,8 @@ def _play(recorded: Cassette, folder: RunFolder, check: Callable[[], None], cloc
     """What lies before the first block is written at once, the rest when its time comes."""
     starts = [event["start_ns"] for event in recorded.events if event["kind"] == "block_start"]
     shift_ns = clock() - (min(starts, default=0) - BEFORE_NS)
-    events = sorted((_moved(event, shift_ns) for event in recorded.events), key=lambda event: event["t_ns"])
+    moved = (cassette_lines.moved(event, shift_ns) for event in recorded.events)
+    events = sorted(moved, key=lambda event: event["t_ns"])
     tables = {name: _shifted(rows, shift_ns).sort_by(STAMP[name]) for name, rows in recorded.tables.items()}
     stamps = {name: rows[STAMP[name]].to_numpy() for name, rows in tables.items()}
     written = dict.fromkeys(tables, 0)
@@ -115,10 +119,6 @@ def _play(recorded: Cassette, folder: RunFolder, check: Callable[[], None], cloc
             if now_ns > last_ns:
                 return
             time.sleep(TICK_S)
-
-
-def _moved(event: dict[str, Any], shift_ns: int) -> dict[str, Any]:
-    return {name: value + shift_ns if name in MOVED else value for name, value in event.items()}
 
 
 def _shifted(rows: pa.Table, shift_ns: int) -> pa.Table:

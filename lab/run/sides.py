@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lab.errors import FolderError, InputError
-from lab.measure.formats import is_baseline
+from lab.measure.formats import format_label, is_baseline
 from lab.measure.quality import Quality
 from lab.measure.records import Requests, Window
 from lab.measure.segments import Block
@@ -70,6 +70,8 @@ def _side(folder: RunFolder, number: int, alone: bool, document: Mapping[str, An
     blocks, workload = _blocks(folder, number)
     levels = experiment.cells()[number].factors
     own = [cell for cell in document["cells"] if cell["role"] == "cell" and cell["factors"] == levels]
+    told = (document.get("formats") or {}).get(own[0].get("format") if own else None) or {}
+    evaluated = Quality.from_dict(told["quality"]) if told.get("quality") else None
     return Side(
         name=folder.run_id if alone else f"{folder.run_id}.{number}",
         run_id=folder.run_id,
@@ -84,17 +86,27 @@ def _side(folder: RunFolder, number: int, alone: bool, document: Mapping[str, An
         blocks=blocks,
         summaries=[cell["summary"] for cell in own],
         changed=any(problem["code"] == "changed" for problem in document["problems"]),
-        quality=_quality(document, own[0].get("format") if own else None),
+        quality=_quality(told, evaluated),
+        evaluated=evaluated,
+        not_evaluated=_not_evaluated(told, parse(ModelSpec, declared["model"])),
         noise=passport.read(folder.document.get("environment") or {}),
     )
 
 
-def _quality(document: Mapping[str, Any], label: str | None) -> str:
+def _quality(told: Mapping[str, Any], evaluated: Quality | None) -> str:
     """What the run found of this format's quality, or why it found nothing; "" of one that is its own baseline."""
-    told = (document.get("formats") or {}).get(label)
-    if told is None or is_baseline(parse(ModelSpec, told["model"])):
+    if not told or is_baseline(parse(ModelSpec, told["model"])):
         return ""
-    return Quality.from_dict(told["quality"]).verdict if told["quality"] else f"its quality is {told['reason']}."
+    return f"its quality is {told['reason']}." if evaluated is None else evaluated.verdict
+
+
+def _not_evaluated(told: Mapping[str, Any], model: ModelSpec) -> str:
+    """Why there are no figures of quality."""
+    if not told:
+        return f"nothing that {model.family} answers can be right or wrong"
+    if is_baseline(model):
+        return f"{format_label(model)} is what others are compared with, so it has nothing to lose"
+    return str(told["reason"] or "")
 
 
 def _blocks(folder: RunFolder, number: int) -> tuple[list[Block], dict[str, Any]]:

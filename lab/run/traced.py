@@ -30,13 +30,26 @@ def joined(folder: RunFolder, block: int) -> Joined | None:
     return None if found is None else found[0]
 
 
-def _joined(folder: RunFolder, block: int) -> tuple[Joined, Read] | None:
-    """The same, and what was read of the files."""
-    start = next((e for e in folder.events() if e["kind"] == "block_start" and e["block"] == block), None)
+def read(folder: RunFolder, block: int) -> tuple[str, Read] | None:
+    """(the model, what the files of a block say of its requests); None without files."""
+    start = _start(folder, block)
     files = sorted((folder.path / f"traces-{block}").glob("*"))
     if start is None or not files:
         return None
-    read = trace.read_traces((path.read_text(errors="replace") for path in files), start["model"]["name"])
+    model = str(start["model"]["name"])
+    return model, trace.read_traces((path.read_text(errors="replace") for path in files), model)
+
+
+def _start(folder: RunFolder, block: int) -> dict[str, Any] | None:
+    return next((e for e in folder.events() if e["kind"] == "block_start" and e["block"] == block), None)
+
+
+def _joined(folder: RunFolder, block: int) -> tuple[Joined, Read] | None:
+    """The joined requests, and what was read of the files."""
+    start, both = _start(folder, block), read(folder, block)
+    if start is None or both is None:
+        return None
+    found = both[1]
     table = folder.read("requests")
     columns = [np.asarray(table[name].fill_null(-1)) for name in ("block", "request", "due_ns", "sent_ns", "done_ns")]
     outcome = table["outcome"].to_numpy()
@@ -45,8 +58,8 @@ def _joined(folder: RunFolder, block: int) -> tuple[Joined, Read] | None:
         int(n): (int(due), int(sent), int(done))
         for n, due, sent, done in zip(*(c[own] for c in columns[1:]), strict=True)
     }
-    warm = {n: stamps for n, stamps in read.stamps.items() if n in records}
-    return trace.join(records, warm), read
+    warm = {n: stamps for n, stamps in found.stamps.items() if n in records}
+    return trace.join(records, warm), found
 
 
 def told(folder: RunFolder) -> dict[str, Any] | None:
@@ -56,7 +69,7 @@ def told(folder: RunFolder) -> dict[str, Any] | None:
     both = _joined(folder, numbers[-1]) if numbers else None
     if both is None:
         return None
-    found, read = both
+    found, files = both
     slow = [
         {**vars(one), "parts_s": dict(one.parts_s), "waited_for": one.waited_for}
         for one in trace.slowest(found, SLOWEST)
@@ -65,7 +78,7 @@ def told(folder: RunFolder) -> dict[str, Any] | None:
         "block": numbers[-1],
         "traced": len(found),
         "of": found.of,
-        "gaps": trace.gaps(found, read),
+        "gaps": trace.gaps(found, files),
         "parts": trace.percentiles(found),
         "slowest": slow,
     }

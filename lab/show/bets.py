@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from lab.errors import InputError
+from lab.measure.start_words import start_label
 from lab.measure.words import format_range, format_ratio, plural
 from lab.show.grid import ALONE, Grid
 
@@ -104,6 +105,8 @@ def judged(document: Mapping[str, Any], declared: Mapping[str, Any]) -> tuple[di
     judge = declared.get("judge")
     if not judge:
         return None, ""
+    if document.get("cold"):
+        return _furthest(document, judge)
     grid = Grid.of(dict(document), judge["factor"], judge["baseline"])
     if not grid.others():
         return None, ""
@@ -114,6 +117,13 @@ def judged(document: Mapping[str, Any], declared: Mapping[str, Any]) -> tuple[di
     if level is None:
         level = max(comparable.get(load, grid.others()), key=lambda name: _size(effects[name]))
     return effects[level], level if load == ALONE else f"{level} at {load}"
+
+
+def _furthest(document: Mapping[str, Any], judge: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
+    """Of a run of starts, which has no blocks: of the verdict's effects the one furthest from the plain start."""
+    every = [e for e in document["verdict"]["effects"] if e["metric"] == judge["primary"] and e["ratio"]]
+    best = max(every, key=lambda effect: abs(math.log(effect["ratio"])), default=None)
+    return best, "" if best is None else start_label(best["level"])
 
 
 def _size(effect: Mapping[str, Any] | None) -> float:

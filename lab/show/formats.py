@@ -11,6 +11,7 @@ from typing import Any
 
 from lab.measure.formats import frontier, main_measure
 from lab.measure.quality import Measure, Quality
+from lab.measure.sides import Side
 from lab.show.grid import Grid, middle
 
 
@@ -72,6 +73,23 @@ def evaluated(document: Mapping[str, Any]) -> list[Shown]:
         quality = None if told.get("quality") is None else Quality.from_dict(told["quality"])
         found.append(Shown(label, None, None, None, {}, None, quality, told.get("reason")))
     return found
+
+
+def of_sides(sides: Mapping[str, Side]) -> list[Shown]:
+    """Any measured settings as formats, by name: each with its own speed, weights, memory and quality."""
+    return [
+        Shown(
+            level=name,
+            tokens_per_s=middle(side.summaries, "output_tokens_per_s"),
+            size_bytes=middle(side.summaries, "engine_weight_bytes"),
+            memory_bytes=middle(side.summaries, "memory_peak_bytes"),
+            ledger={},
+            step=None,
+            quality=side.evaluated,
+            why_no_quality=side.not_evaluated,
+        )
+        for name, side in sides.items()
+    ]
 
 
 def on_frontier(formats: Sequence[Shown]) -> list[bool]:

@@ -127,8 +127,9 @@ TRACKS: Sequence[Track] = (
 )
 BY_KEY = {track.key: track for track in TRACKS}
 
-HIDEABLE = ("answers", "verdicts")
-"""What a link may hide beside pages: the answers of drills, and what experiments found."""
+HIDEABLE = ("answers", "verdicts", "settings")
+"""What a link may hide beside pages: the answers of drills, what experiments found, and the fields of their forms, so
+that a class runs what is declared."""
 
 
 def hidden(text: str, pages: Collection[str]) -> tuple[frozenset[str], tuple[str, ...]]:

@@ -10,7 +10,7 @@ from lab.__main__ import main
 from lab.measure.prices import written
 from lab.run import prices
 from lab.show.ui import reads
-from tests.show.conftest import DONE, FAILED, KV_CACHE, LLM_BATCHING, LLM_LOAD, STOPPED
+from tests.show.conftest import DONE, FAILED, KV_CACHE, LLM_BATCHING, LLM_LOAD, QUANTIZATION, STOPPED
 from tests.show.pages import charts, open_page, words
 
 pytestmark = pytest.mark.pages
@@ -99,8 +99,15 @@ def test_two_levels_of_one_run_are_compared(full_home: Path) -> None:
     app = compared(f"{DONE}.10", f"{DONE}.12")  # at one load: batching off, 0.5 ms delay
     assert not app.exception and not app.error
     assert "goodput within 20 ms than A: batching off" in words(app)  # where it answers nothing in time
-    assert len(charts(app)) == 2
+    assert len(charts(app)) == 3
     assert all(len(data["figure"]["data"]) <= 4 for data in charts(app))
+
+
+def test_the_ratio_that_decides_stands_beside_what_differs(full_home: Path) -> None:
+    app = compared(f"{DONE}.5", f"{DONE}.7")
+    decides, *_ = charts(app)
+    band, marks = decides["figure"]["data"]
+    assert band["name"] == "noise floor" and marks["error_x"]["array"] and "Goodput against" in words(app)
 
 
 def test_the_report_is_one_click_away_for_one_run_and_for_two(full_home: Path) -> None:
@@ -119,20 +126,40 @@ def test_a_run_beside_itself_says_so(full_home: Path) -> None:
     assert "This is one measurement beside itself" in words(app)
 
 
-@pytest.mark.parametrize("view", ["Curve", "Distribution", "Over time", "Where time went", "Memory"])
-def test_every_view_of_a_comparison_is_drawn(view: str, full_home: Path) -> None:
+@pytest.mark.parametrize(
+    ("view", "drawn"),
+    [
+        ("Curve", 2), ("Distribution", 2), ("Over time", 2), ("Where time went", 2), ("Memory", 1), ("Quality", 1),
+        ("Ratios", 6),  # of one that was asked otherwise the share in time, not how much was
+    ],
+)  # fmt: skip
+def test_every_view_of_a_comparison_is_drawn(view: str, drawn: int, full_home: Path) -> None:
     app = compared(f"{DONE}.0", f"{DONE}.3", f"{DONE}.6", c_view=view)
     assert not app.exception and not app.error
-    assert 1 <= len(charts(app)) <= 2
+    assert len(charts(app)) == 1 + drawn
     for data in charts(app):
         assert data["alt"] and json.dumps(data["figure"])
+
+
+def test_formats_are_compared_by_quality_with_its_interval(full_home: Path) -> None:
+    app = compared(f"{QUANTIZATION}.0", f"{QUANTIZATION}.1", f"{QUANTIZATION}.2", c_view="Quality")
+    assert not app.exception and not app.error
+    _, lost, priced = charts(app)
+    (trace,) = lost["figure"]["data"]
+    assert len(trace["y"]) == 2 and trace["error_x"]["array"]  # the baseline has nothing to lose
+    assert "perplexity" in lost["alt"] and "speed, size and quality" in priced["alt"]
+
+
+def test_sides_without_a_format_say_why_there_is_no_quality(full_home: Path) -> None:
+    app = compared(f"{DONE}.0", f"{DONE}.3", c_view="Quality")
+    assert "fp32 is what others are compared with, so it has nothing to lose" in charts(app)[1]["alt"]
 
 
 def test_six_sides_draw_four_at_first(full_home: Path) -> None:
     app = compared(*(f"{DONE}.{n}" for n in range(6)))
     assert not app.exception and not app.error
-    lines = [t for t in charts(app)[0]["figure"]["data"] if t.get("mode") == "lines+markers"]
-    assert len(lines) <= 4
+    lines = [t for t in charts(app)[1]["figure"]["data"] if t.get("mode") == "lines+markers"]
+    assert len(lines) == 4
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "does-not-exist", f"{DONE}.99", f"{DONE}.x"])

@@ -1,6 +1,7 @@
 """Tracks and hiding: the plan fits its pages, the bar leads on from everywhere, and the link keeps both."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +43,16 @@ def test_a_hidden_page_is_no_stop() -> None:
 )
 def test_what_a_link_hides(text: str, found: set[str], strangers: tuple[str, ...]) -> None:
     assert tracks.hidden(text, ["plan", "start"]) == (found, strangers)
+
+
+@pytest.mark.pages
+def test_settings_are_hidden_and_what_is_declared_runs(full_home: Path, started: list[tuple[Any, ...]]) -> None:
+    app = open_page("quantization", hide="settings")
+    assert not app.exception
+    with pytest.raises(KeyError):
+        app.button_group(key="q_formats")
+    app.button(key="run_ab").click().run()
+    assert started[0][:3] == ("quantization", [], True)
 
 
 @pytest.mark.pages

@@ -107,7 +107,7 @@ def test_alias_moves_after_a_confirmation(app: AppTest, monkeypatch: pytest.Monk
         return (json.dumps({"versions": VERSIONS}), False) if words[0] == "list" else ("", False)
 
     monkeypatch.setattr(registering, "_lab", lab)
-    opened(app)
+    opened(app, o_part="Your traffic")
     app.session_state["o_registry"] = True
     app.run()
     app.button(key="o_alias_champion").click().run()
@@ -120,7 +120,7 @@ def test_alias_moves_after_a_confirmation(app: AppTest, monkeypatch: pytest.Monk
 
 def test_registry_that_cannot_be_asked_says_why(app: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registering, "_lab", lambda words, limit_s: ("MLflow's database was locked", True))
-    opened(app)
+    opened(app, o_part="Your traffic")
     app.session_state["o_registry"] = True
     app.run()
     assert "database was locked" in words(app) and not app.button(key="o_ask_again").disabled

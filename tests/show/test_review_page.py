@@ -16,6 +16,7 @@ from lab.run.sides import Name
 from lab.show.charts.review import used
 from lab.show.report import report
 from lab.show.report_html import to_html
+from lab.show.report_json import to_json
 from lab.show.report_markdown import to_markdown
 from lab.show.review import record
 from tests.show.conftest import DONE, LLM_LOAD, QUANTIZATION, STOPPED
@@ -95,6 +96,30 @@ def test_the_record_says_decision_evidence_waivers_and_hashes(full_home: Path) -
     assert "SHA-256" in html
 
 
+def test_the_record_as_json_holds_what_the_html_holds(full_home: Path) -> None:
+    made = record("Digits", "batching off", decide([], []), [], [Name(DONE)])
+    read = json.loads(to_json(made))
+    assert read["verdict"] == made.verdict and read["runs"] == [DONE]
+    assert [section["title"] for section in read["sections"]] == [section.title for section in made.sections]
+    blocks = [block for section in read["sections"] for block in section["blocks"]]
+    hashes = next(block["table"] for block in blocks if "SHA-256" in block.get("table", {}))
+    assert all(len(digest) == 64 for digest in hashes["SHA-256"])
+    assert sum("chart" in block for block in blocks) == to_html(made).count("<figure>")
+
+
+def test_it_is_presented_slide_by_slide_with_the_same_words(full_home: Path) -> None:
+    app = open_page("review", run=DONE, v_rate="1", v_present="true")
+    assert not app.exception and not app.error
+    assert app.header[0].value == "The decision" and len(app.metric) == 4
+    assert app.button(key="v_back").disabled
+    app.button(key="v_next").click().run()
+    assert app.header[0].value == "What is required, and the evidence" and len(charts(app)) == 1
+    assert app.number_input(key="v_rate").value == 1.0  # what is asked stays at hand
+    for slide, title in (("99", "Where this is from"), ("x", "The decision")):
+        app = open_page("review", run=DONE, v_rate="1", v_present="true", v_slide=slide)
+        assert not app.exception and app.header[0].value == title
+
+
 def test_the_chart_of_no_requirement_and_of_unmeasured_ones_says_so() -> None:
     """T34: zero points, and points without a figure."""
     assert "nothing that is asked was measured" in used([]).alt
@@ -106,22 +131,39 @@ def test_the_chart_of_no_requirement_and_of_unmeasured_ones_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "experiment"),
-    [("kv_cache", "kv_cache"), ("memory", "multi_model")],
+    ("page", "experiment", "button"),
+    [
+        ("kv_cache", "kv_cache", "run_ab"),
+        ("memory", "multi_model", "run_ab"),
+        ("patterns", "patterns", "run_ab"),
+        ("cold_start", "cold_start", "run_starts"),
+        ("rollout", "canary", "o_rehearse"),
+        ("sweep", "sweep", "p_go_search"),
+    ],
 )
 def test_where_nothing_has_run_a_recorded_run_stands_in_and_says_so(
-    page: str, experiment: str, empty_home: Path
+    page: str, experiment: str, button: str, empty_home: Path
 ) -> None:
     app = open_page(page)
     assert not app.exception and not app.error
     manifest = cassette.of_experiment(experiment)
     assert manifest is not None
     assert manifest.machine in app.info[0].value and manifest.commit in app.info[0].value
-    drawn = charts(app)
-    assert drawn and all(data["alt"].startswith("Recorded on another machine.") for data in drawn)
-    assert len([m for m in app.markdown if m.value.startswith("##### ") and "recorded" in m.value]) == len(drawn)
+    headings = [m.value for m in app.markdown if m.value.startswith("##### ") and "recorded" in m.value]
+    marked = [data for data in charts(app) if data["alt"].startswith("Recorded on another machine.")]
+    assert marked and len(headings) == len(marked)
+    assert len(charts(app)) - len(marked) == (page == "memory")  # the form's own plan is of no run
     assert "Run it here for figures of your own" in words(app)
-    assert app.button(key="run_ab").label == "Run A against B"  # which still can be run
+    assert not app.button(key=button).disabled  # it still can be run
+
+
+def test_a_traced_recording_shows_whom_the_slow_ones_waited_for(empty_home: Path) -> None:
+    app = open_page("tail")
+    assert not app.exception and not app.error
+    assert "slowest requests spent most of their time in" in words(app)
+    drawn = charts(app)
+    assert len(drawn) == 2 and all(data["alt"].startswith("Recorded on another machine.") for data in drawn)
+    assert app.button(key="t_go").label == "Measure it"
 
 
 def test_an_own_run_takes_its_place(full_home: Path) -> None:
@@ -143,6 +185,6 @@ def test_a_thinned_recording_has_no_live_page(empty_home: Path) -> None:
     app = open_page("live", run=thinned.run)
     assert not app.exception and not app.error
     assert "its course over time cannot be shown" in " ".join(info.value for info in app.info)
-    whole = next(m for m in cassette.shipped().values() if m.whole)
+    whole = next(m for m in cassette.shipped().values() if m.plays)
     app = open_page("live", run=whole.run)
     assert not app.exception and not app.error and len(charts(app)) == 1

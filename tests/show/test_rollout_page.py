@@ -24,9 +24,12 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def shown() -> AppTest:
+def shown(**params: str) -> AppTest:
     app = AppTest.from_file(APP, default_timeout=60).run()
-    app.switch_page("pages/rollout.py").run()
+    app.switch_page("pages/rollout.py")
+    for name, value in params.items():
+        app.query_params[name] = value
+    app.run()
     assert not app.exception
     return app
 
@@ -36,7 +39,7 @@ def words(app: AppTest) -> str:
 
 
 def test_page_shows_a_rollout_and_moves_it(own_home: Path) -> None:
-    assert "Nothing is routed yet" in words(shown())
+    assert "Nothing is routed yet" in words(shown(o_part="Your traffic"))
     routes = Routes()
     routes.change("digits", lambda _: to_one("digits", "lab"))
     assert "Version 1 has all of the traffic" in words(shown())

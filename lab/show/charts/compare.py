@@ -162,13 +162,15 @@ def ratios(effects: Mapping[str, Effect], baseline: str, noise_floor: float | No
         percent = None if floor is None else 100 * floor
         append(table, label, effect.ratio, effect.ci_low, effect.ci_high, percent, effect.verdict)
         if effect.ratio is None or effect.ci_low is None or effect.ci_high is None or floor is None:
-            notes.append(f"{label}: {effect.reason or effect.verdict}")
+            told = str(effect.verdict)
+            told += ", and to nothing there is no ratio" if told in ("higher", "lower") else ""
+            notes.append(f"{label}: {effect.reason or told}")
         else:
             rows.append((label, effect.ratio, effect.ci_low, effect.ci_high, floor, effect.verdict))
     if not rows:
         return nothing_to_draw(title, notes[0] if notes else "there is nothing to compare", height=height)
     names, middle, low, high, floors, verdicts = (list(column) for column in zip(*rows, strict=True))
-    told = [verdict in ("higher", "lower") for verdict in verdicts]
+    real = [verdict in ("higher", "lower") for verdict in verdicts]
     band = {
         "type": "bar",
         "orientation": "h",
@@ -187,8 +189,8 @@ def ratios(effects: Mapping[str, Effect], baseline: str, noise_floor: float | No
         "y": names,
         "x": floats(middle),
         "marker": {
-            "color": ["@blue" if real else "@grey" for real in told],
-            "symbol": ["circle" if real else "circle-open" for real in told],
+            "color": ["@blue" if differs else "@grey" for differs in real],
+            "symbol": ["circle" if differs else "circle-open" for differs in real],
             "size": 10,
         },
         "error_x": {

@@ -43,7 +43,8 @@ def comparisons(found: Sequence[Mapping[str, Any]]) -> Chart:
         name = f"{NAMES[one['name']]}: {WORDS[one['standing']]}"
         traces += [
             {
-                "type": "scatter", "mode": "lines", "x": floats(ends), "y": [place, place], "hoverinfo": "skip",
+                "type": "scatter", "mode": "lines", "name": name, "x": floats(ends), "y": [place, place],
+                "hoverinfo": "skip",
                 "line": {"color": style.role, "width": 4},
             },
             {
@@ -69,7 +70,7 @@ def comparisons(found: Sequence[Mapping[str, Any]]) -> Chart:
                 "ticktext": names,
             },
             shapes=[_upright(0, "@ink", "solid"), _upright(1, "@vermillion", "dash")],
-            annotations=[_over(0, "alike"), _over(1, "tolerated")],
+            annotations=[_over(0, "alike", "right"), _over(1, "tolerated", "left")],
         ),
     }
     return Chart(title, figure, f"{title}: {'; '.join(reversed(said))}", table, tuple(notes))
@@ -149,8 +150,9 @@ def _upright(x: float, role: str, dash: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _over(x: float, text: str) -> dict[str, Any]:
+def _over(x: float, text: str, ends_at: str) -> dict[str, Any]:
+    """`ends_at`: the edge of the text that stands over x, "left" or "right"."""
     return {
-        "x": x, "yref": "paper", "y": 1, "yanchor": "bottom", "text": text, "showarrow": False,
+        "x": x, "yref": "paper", "y": 1, "yanchor": "bottom", "xanchor": ends_at, "text": text, "showarrow": False,
         "font": {"size": 12, "color": "@muted"},
     }  # fmt: skip

@@ -5,14 +5,15 @@ from __future__ import annotations
 import streamlit as st
 
 from lab.run.plan import settle
-from lab.show.ui import betting, reads, runs
+from lab.show.ui import betting, guide, reads, runs
 from lab.show.ui.topic import Topic
 from lab.spec import Experiment, parse_setting
 
 
 def run_form(topic: Topic, experiment: Experiment) -> Experiment:
-    """The run's own fields and its depth; starts only on the button. Returns the experiment as it is set there."""
-    settings = topic.form(experiment)
+    """The run's own fields, unless the link hides them, and its depth; starts only on the button. Returns the
+    experiment as it is set there."""
+    settings = [] if guide.hides("settings") else topic.form(experiment)
     depth = st.segmented_control(
         "Depth",
         ["quick", "whole"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
@@ -16,6 +17,16 @@ from lab.show.ui import guide, reads
 from lab.show.ui.topic import Topic
 from lab.spec import Slo
 
+
+@dataclass(frozen=True)
+class Wager:
+    """What a page that is no Topic has to say of a bet, in a Topic's words."""
+
+    prefix: str
+    bet: str
+    counted: str
+
+
 OWN = "bets_of_session"
 """In the session: the runs that it started with a bet (lab.show.ui.runs.start)."""
 ICONS = {
@@ -26,7 +37,7 @@ ICONS = {
 }
 
 
-def predict(topic: Topic, slo: Slo) -> None:
+def predict(topic: Topic | Wager, slo: Slo) -> None:
     """The bet on what meets `slo`: which way and how much. Half placed it lives in the link; the run that is then
     started keeps it."""
     st.markdown(topic.bet.format(objective=objective_label(slo)))
@@ -49,7 +60,7 @@ def predict(topic: Topic, slo: Slo) -> None:
         _running()
 
 
-def placed(topic: Topic) -> Bet | None:
+def placed(topic: Topic | Wager) -> Bet | None:
     """What the widgets of this page say now; no bet is needed to run."""
     direction = st.session_state.get(f"{topic.prefix}_bet")
     if direction not in bets.DIRECTIONS:
@@ -58,7 +69,7 @@ def placed(topic: Topic) -> Bet | None:
     return Bet(direction, None if direction == bets.SAME else size)
 
 
-def told(topic: Topic, folder: RunFolder, document: dict[str, Any]) -> None:
+def told(topic: Topic | Wager, folder: RunFolder, document: dict[str, Any]) -> None:
     """The score of the bet that this run keeps; of one that was placed when the run was there already, what it would
     be."""
     kept, late = Bet.of(folder.document), placed(topic)

@@ -5,7 +5,7 @@ What is recorded is marked three times: by a banner, on each chart's title, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import streamlit as st
@@ -50,6 +50,19 @@ def _words(recorded: Mapping[str, Any]) -> str:
     return " ".join([first, *recorded["thinned"], "Run it here for figures of your own."])
 
 
+def others(kinds: Collection[str], folder: RunFolder) -> None:
+    """Links to the other recordings of these experiments, where the page shows one of them."""
+    from lab.show.ui import runs  # which asks this module what stands in where nothing has run
+
+    if not is_recorded(folder):
+        return
+    with st.container(horizontal=True):
+        st.markdown("Recorded too:", width="content")
+        for line in reads.recorded_lines():
+            if line.experiment in kinds and line.run_id != folder.run_id:
+                runs.link(line.run_id, line.experiment, line.what.removesuffix(", recorded"))
+
+
 def is_recorded(folder: RunFolder) -> bool:
     return bool(folder.document.get(KEY))
 
@@ -66,7 +79,7 @@ def watchable(folder: RunFolder) -> bool:
 
 def player() -> None:
     """A choice of the recordings that play with their own timing, and the button."""
-    found = {name: manifest for name, manifest in cassette.shipped().items() if manifest.whole}
+    found = {name: manifest for name, manifest in cassette.shipped().items() if manifest.plays}
     if not found:
         return
     st.caption("Recorded runs play on the live page with their own timing; no server and no model is needed.")

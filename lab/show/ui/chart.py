@@ -57,8 +57,9 @@ def serve_plotly() -> None:
 
 
 def show(chart: Chart, key: str, *, heading: bool = True) -> None:
-    """Draw `chart`; `key` is its identity on the page, by which the browser keeps its zoom."""
-    recorded = st.session_state.get("recorded")  # set by lab.show.ui.cassettes
+    """Draw `chart`; `key` is its identity on the page, by which the browser keeps its zoom. Without a heading it is
+    part of a form, so of no run."""
+    recorded = heading and st.session_state.get("recorded")  # set by lab.show.ui.cassettes
     if heading:
         st.markdown(f"##### {chart.title}{' :gray-badge[:material/album: recorded]' if recorded else ''}")
     data = {

@@ -1,7 +1,8 @@
 """The track that is followed, in one bar on every page, and what the link hides.
 
 `?track=` and `?hide=` stand in the link and, once given, stay for the session: a page that is opened from the menu
-keeps them. Hiding is a teacher's courtesy and no secret: whoever changes the link sees all.
+keeps them. Hiding is a teacher's courtesy and no secret: whoever changes the link sees all. What can be hidden: pages,
+"answers", "verdicts", and "settings".
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Literal
 
 import streamlit as st
 
-from lab.measure.words import plural
+from lab.measure.words import join, plural
 from lab.show import tracks
 from lab.show.tracks import HIDEABLE, Halt, Track
 
@@ -37,7 +38,7 @@ def read_link() -> None:
 
 
 def hides(what: str) -> bool:
-    """Whether the link hides "answers", "verdicts" or a page."""
+    """Whether the link hides "answers", "verdicts", "settings" or a page."""
     return what in st.session_state.get("hidden", frozenset())
 
 
@@ -50,7 +51,7 @@ def bar(page: str) -> None:
     """The bar of the track that is followed, on its pages and beside them; what the link asks to hide that is not
     there."""
     if strangers := st.session_state.get("hide_strangers"):
-        st.caption(f"hide={', '.join(strangers)}: there is no such page or part; parts are {' and '.join(HIDEABLE)}.")
+        st.caption(f"hide={', '.join(strangers)}: there is no such page or part; parts are {join(HIDEABLE)}.")
     key = st.session_state.get(TRACK)
     if not key:
         return

@@ -11,10 +11,10 @@ from lab.errors import FolderError
 from lab.run.folder import RunFolder
 
 
-def chosen(parts: Mapping[str, str], key: str) -> str:
-    """One of `parts` (id → what it is called): as chosen, else the experiment of the run in the link, else the first.
-    The choice stands in the link as `key`."""
-    asked, default = st.query_params.get("run"), next(iter(parts))
+def chosen(parts: Mapping[str, str], key: str, default: str = "") -> str:
+    """One of `parts` (id → what it is called): as chosen, else the experiment of the run in the link, else `default`,
+    or without one the first. The choice stands in the link as `key`."""
+    asked, default = st.query_params.get("run"), default or next(iter(parts))
     if asked:
         with suppress(FolderError, KeyError):  # who shows the run says so
             default = str(RunFolder.open(asked).document["experiment"]["id"])

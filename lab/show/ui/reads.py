@@ -85,13 +85,18 @@ def _line(info: RunInfo) -> RunLine:
     )
 
 
+FIRST = ("batching", "llm_batching", "kv_cache", "quantization", "multi_model", "sweep")
+"""Recordings of these experiments come first where a page takes any run: they compare settings under load."""
+
+
 @st.cache_data(show_spinner=False)
 def recorded_lines() -> list[RunLine]:
     """The recordings that come with the lab, as runs that are done."""
-    return [
+    lines = [
         RunLine(m.run, "done", m.created_utc, m.experiment, m.title, m.model, 1, False, "", recorded=True)
         for m in cassette.shipped().values()
     ]
+    return sorted(lines, key=lambda line: FIRST.index(line.experiment) if line.experiment in FIRST else len(FIRST))
 
 
 @st.cache_data(show_spinner=False)

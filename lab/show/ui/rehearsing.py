@@ -27,12 +27,26 @@ DEPTHS = {
     "canary": "quick: up to two minutes, large steps and wide tolerances. whole: up to ten minutes.",
     "blue_green": "quick: there and back once, half a minute. whole: three times.",
 }
+WHY = {
+    "canary": (
+        "A fault shows only in traffic, and a canary limits who meets it: at a share of 1 % a bad version is met by "
+        "one request in a hundred until it is noticed. The price is time: the rarer the fault and the smaller the "
+        "share, the more requests it takes to tell it from chance. Champion and challenger are compared over the same "
+        "window and by lot, so that a busy minute or a slow machine weighs on both alike."
+    ),
+    "blue_green": (
+        "Both environments stand warm, so a switch is one change of where new requests go: nobody waits for a start, "
+        "and the way back is as quick. What is under way ends where it began. The price is a second environment, and "
+        "that everybody meets the new version at once."
+    ),
+}
 SIDES = {"1": "version 1", "2": "version 2", "blue": "blue", "green": "green"}
 MOVES = {"begin": "begins", "advance": "next step", "promote": "promoted", "roll_back": "rolled back"}
 
 
-def part() -> str:
-    return parts.chosen(PARTS, "o_part")
+def part(*, routed: bool) -> str:
+    """Where nothing is routed yet, how a rollout goes is shown first."""
+    return parts.chosen(PARTS, "o_part", LIVE if routed else "canary")
 
 
 def show(experiment_id: str) -> None:
@@ -52,11 +66,19 @@ def show(experiment_id: str) -> None:
         _waiting(folder)
     else:
         _happened(folder)
+        st.subheader("Why")
+        st.markdown(WHY[experiment_id])
+        st.markdown("**Try next**")
+        other = "blue_green" if experiment_id == "canary" else "canary"
+        st.page_link(PAGE, label=PARTS[other], icon=":material/alt_route:", query_params={"o_part": PARTS[other]})
+        drills = {"d_deck": "Change"}
+        st.page_link("pages/drills.py", label="Drills on change", icon=":material/school:", query_params=drills)
 
 
 def _form(experiment: Experiment) -> None:
     settings = []
-    if path := next((path for path in experiment.factors if path.endswith("challenger")), None):
+    path = next((path for path in experiment.factors if path.endswith("challenger")), None)
+    if path and not guide.hides("settings"):
         names = list(experiment.factors[path])
         chosen = st.pills(
             "Version 2", names, selection_mode="multi", default=names, key="o_challengers", bind="query-params",

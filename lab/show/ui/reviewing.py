@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,19 +12,21 @@ import streamlit as st
 from lab.errors import LabError
 from lab.measure import cost, redteam, review
 from lab.measure.cost import Use
+from lab.measure.prices import Price
 from lab.measure.redteam import Question
-from lab.measure.review import Requirements, Row
-from lab.measure.words import plural
+from lab.measure.review import Decision, Requirements, Row
 from lab.run import waivers
 from lab.run.folder import RunFolder
 from lab.run.sides import Name
 from lab.show.charts.review import used
 from lab.show.grid import Grid
 from lab.show.report_html import to_html
+from lab.show.report_json import to_json
 from lab.show.report_markdown import to_markdown
 from lab.show.review import record
-from lab.show.ui import chart, picking, pricing, reads
+from lab.show.ui import chart, picking, presenting, pricing, reads, waiving
 from lab.show.ui.cards import Card, cards
+from lab.show.ui.words import plain, when
 from lab.spec import Slo, parse
 
 MIB = 2.0**20
@@ -46,58 +49,122 @@ FIELDS: tuple[tuple[str, str, str, float], ...] = (
 )
 
 
+@dataclass(frozen=True)
+class Reviewed:
+    """What is under review and what is found of it; `questions` as the run raises them, `after` with its waivers."""
+
+    folder: RunFolder
+    document: Mapping[str, Any]
+    setting: str
+    rows: Sequence[Row]
+    questions: Sequence[Question]
+    waived: Mapping[str, str]
+    price: Price | None
+
+    @property
+    def after(self) -> list[Question]:
+        return redteam.waive(self.questions, self.waived)
+
+    @property
+    def decision(self) -> Decision:
+        return review.decide(self.rows, self.after)
+
+
 def page() -> None:
     st.title("Is it ready?")
+    present = presenting.asked()
+    stage = st.container()
+    with st.expander("What is under review, and what is asked of it") if present else st.container():
+        found = _reviewed()
+    if found is None:
+        return
+    if present:
+        with stage:
+            presenting.show(_slides(found))
+        return
+    st.markdown(f"#### {plain(found.decision.text)}")
+    cards(_cards(found.rows, found.after))
+    if found.rows:
+        _evidence(found.rows)
+    st.subheader("What a sceptic would ask")
+    waiving.questions(found.folder, found.questions)
+    st.subheader("Decision record")
+    model = found.folder.document["experiment"]["model"]["name"]
+    title = st.text_input("Title", placeholder=f"{model}, {found.setting}", key="v_title")
+    _export(
+        partial(
+            record,
+            title or f"Review of {model}, {found.setting}",
+            found.setting,
+            found.decision,
+            found.rows,
+            [Name(found.folder.run_id)],
+            price=found.price,
+            waivers=found.waived,
+        ),
+        found.folder,
+    )
+
+
+def _reviewed() -> Reviewed | None:
+    """The choices of run, setting and requirements, and what follows from them; None, and why, without a figure."""
     folder = picking.run("Run under review", "v_run")
     if folder is None:
         st.info("Nothing was measured yet, so there is nothing to review.", icon=":material/info:")
         st.page_link("pages/start.py", label="Go to Start", icon=":material/home:")
-        return
+        return None
     document = reads.document(folder)
     experiment = folder.document["experiment"]
     judge = experiment["judge"]
     grid = Grid.of(document, judge and judge["factor"], judge and judge["baseline"])
     if not grid.levels:
         st.info("No cell of this run was measured, so it is no evidence for anything.", icon=":material/info:")
-        return
+        return None
     level, load = _setting(grid)
     summary = cost.typical(grid.at(level, load))
     if summary is None:
         st.info(f"{level} was not measured at {load}; choose another load.", icon=":material/info:")
-        return
+        return None
     asked = _requirements(parse(Slo, experiment["slo"]), generates=summary.get("output_tokens_per_s") is not None)
     device = str(experiment["model"].get("device", "cpu"))
     price = pricing.choose(document["environment"], device) if asked.budget_usd is not None else None
-    rows = review.rows(asked, summary, quality=_quality(document, grid, level, load), price=price)
     caveats = pricing.caveats(price, Use(), document["environment"], device) if price is not None else ()
     questions = redteam.questions(document, experiment, caveats)
-    place = st.container()
-    waived = waivers.told(folder, questions)
-    after = redteam.waive(questions, waived)
-    _questions(folder, questions)
-    decision = review.decide(rows, after)
     setting = ", ".join(words for words in (level, load) if words not in ("as it is", "this load")) or "as it is"
-    with place:
-        st.markdown(f"#### {_plain(decision.text)}")
-        cards(_cards(rows, after))
-        if rows:
-            _evidence(rows)
-        st.subheader("What a sceptic would ask")
-    st.subheader("Decision record")
-    title = st.text_input("Title", placeholder=f"{experiment['model']['name']}, {setting}", key="v_title")
-    _export(
-        partial(
-            record,
-            title or f"Review of {experiment['model']['name']}, {setting}",
-            setting,
-            decision,
-            rows,
-            [Name(folder.run_id)],
-            price=price,
-            waivers=waived,
-        ),
-        folder,
-    )
+    rows = review.rows(asked, summary, quality=_quality(document, grid, level, load), price=price)
+    return Reviewed(folder, document, setting, rows, questions, waivers.told(folder, questions), price)
+
+
+def _slides(found: Reviewed) -> list[presenting.Slide]:
+    """The page in five slides."""
+
+    def decision() -> None:
+        st.markdown(f"#### {plain(found.decision.text)}")
+        cards(_cards(found.rows, found.after))
+
+    def evidence() -> None:
+        if not found.rows:
+            st.markdown("Nothing is asked of it yet.")
+            return
+        _evidence(found.rows)
+
+    def listed(*states: str, none: str) -> None:
+        some = [f"- **{q.question}** {plain(q.answer)}" for q in found.after if q.status in states]
+        st.markdown("\n".join(some) or none)
+
+    def origin() -> None:
+        environment = found.document["environment"]
+        machine = cost.machine(environment, found.folder.document["experiment"]["model"].get("device", "cpu"))
+        st.markdown(f"Measured on {machine}, {when(found.folder.document['created_utc'])}: {plain(found.setting)}.")
+        st.code(f"python -m lab report {found.folder.run_id} -o report.html", language=None, wrap_lines=True)
+
+    return [
+        ("The decision", decision),
+        ("What is required, and the evidence", evidence),
+        ("What is still open", partial(listed, "open", "waived", none="Nothing.")),
+        ("What the run answers", partial(listed, "answered", none="Nothing that a sceptic would ask.")),
+        ("Where this is from", origin),
+    ]
 
 
 def _setting(grid: Grid) -> tuple[str, str]:
@@ -149,63 +216,9 @@ def _evidence(rows: Sequence[Row]) -> None:
     left, right = st.columns([3, 2], gap="large")
     with left:
         for row in rows:
-            st.markdown(f"{BADGES[row.status]} **{row.name}**: {_plain(row.asked)}. Measured: {_plain(row.evidence)}.")
+            st.markdown(f"{BADGES[row.status]} **{row.name}**: {plain(row.asked)}. Measured: {plain(row.evidence)}.")
     with right:
         chart.show(used(rows), key="v_used")
-
-
-def _questions(folder: RunFolder, questions: Sequence[Question]) -> None:
-    """The open questions, each with a place to waive it or what it was waived for, then those that are answered."""
-    kept = waivers.kept(folder)
-    if refused := st.session_state.pop("v_refused", None):
-        st.error(refused, icon=":material/error:")
-    for question in questions:
-        if question.status != "open":
-            continue
-        waiver = kept.get(question.code)
-        icon = ":material/help:" if waiver is None else ":material/gavel:"
-        label = question.question if waiver is None else f"{question.question} (waived by {_plain(waiver.who)})"
-        with st.expander(label, icon=icon, key=f"v_q_{question.code}"):
-            st.markdown(_plain(question.answer))
-            if waiver is None:
-                _waive(folder, questions, question)
-                continue
-            st.markdown(f":gray-badge[:material/gavel: waived] {_plain(str(waiver))}")
-            st.button(
-                "Take it back",
-                key=f"v_back_{question.code}",
-                icon=":material/undo:",
-                on_click=_written,
-                args=(waivers.take_back, folder.run_id, question.code, waiver.who),
-            )
-    answered = [question for question in questions if question.status == "answered"]
-    if answered:
-        with st.expander(f"{plural(len(answered), 'question')} that the run answers", icon=":material/check:"):
-            for question in answered:
-                st.markdown(f"- **{question.question}** {_plain(question.answer)}")
-
-
-def _waive(folder: RunFolder, questions: Sequence[Question], question: Question) -> None:
-    """A name and a reason, kept with the run once both are there."""
-    names = (f"v_who_{question.code}", f"v_why_{question.code}")
-
-    def keep() -> None:
-        who, why = (st.session_state.get(name) or "" for name in names)
-        _written(waivers.waive, folder.run_id, questions, question.code, who, why)
-
-    with st.form(f"v_form_{question.code}", border=False):
-        left, middle, right = st.columns([2, 5, 2], vertical_alignment="bottom")
-        left.text_input("Waived by", key=names[0], placeholder="your name")
-        middle.text_input("Because", key=names[1], placeholder="what makes it acceptable")
-        right.form_submit_button("Waive it", icon=":material/gavel:", on_click=keep, width="stretch")
-    st.caption("Kept with the run: every report, this page in any browser and `lab review` show it by name.")
-
-
-def _written(write: Callable[..., object], *arguments: Any) -> None:
-    try:
-        write(*arguments)
-    except LabError as error:
-        st.session_state["v_refused"] = str(error)
 
 
 def _export(made: partial[Any], folder: RunFolder) -> None:
@@ -215,7 +228,11 @@ def _export(made: partial[Any], folder: RunFolder) -> None:
         except LabError as error:
             return f"No record: {error}\n"
 
-    forms = (("One HTML file", to_html, "html", "text/html"), ("Markdown", to_markdown, "md", "text/markdown"))
+    forms = (
+        ("One HTML file", to_html, "html", "text/html"),
+        ("Markdown", to_markdown, "md", "text/markdown"),
+        ("JSON", to_json, "json", "application/json"),
+    )
     with st.container(horizontal=True):
         for label, form, ending, mime in forms:
             st.download_button(
@@ -228,7 +245,3 @@ def _export(made: partial[Any], folder: RunFolder) -> None:
                 on_click="ignore",
                 help="Decision, evidence, waivers by name, then the whole report with hashes and the command",
             )
-
-
-def _plain(text: str) -> str:
-    return text.replace("$", "\\$").replace("~", "\\~")

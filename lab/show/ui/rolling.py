@@ -39,25 +39,18 @@ STATES = {
 
 
 def page() -> None:
-    st.title("Rollout")
-    part = rehearsing.part()
+    st.title("Is the new version good enough to take over?")
+    routes = Routes()
+    part = rehearsing.part(routed=bool(routes.by_name))
     if part != rehearsing.LIVE:
         rehearsing.show(part)
         return
-    routes = Routes()
     if not routes.by_name:
         st.markdown(
-            "Nothing is routed yet. A gateway puts versions of a model behind one name and moves traffic between them."
+            "Nothing is routed yet. A gateway puts versions of a model behind one name and moves traffic between them; "
+            "the other two parts show how that goes, with users and faults made up."
         )
         gatekeeping.starter(routes)
-        st.markdown("Or see first how it goes, with users and faults made up:")
-        for name, icon in (("canary", ":material/moving:"), ("blue_green", ":material/swap_horiz:")):
-            st.page_link(
-                rehearsing.PAGE,
-                label=rehearsing.PARTS[name],
-                icon=icon,
-                query_params={"o_part": rehearsing.PARTS[name]},
-            )
         registering.section(None, None)
         return
     if (url := routes.gateway()) is None:

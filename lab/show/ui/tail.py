@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 import pandas as pd
 import streamlit as st
 
@@ -12,34 +15,61 @@ from lab.measure.words import format_seconds
 from lab.run import traced
 from lab.run.folder import RunFolder
 from lab.show.charts import tail
-from lab.show.ui import chart, reads, runs
+from lab.show.ui import cassettes, chart, reads, runs
 
 COUNT = 20
+WHERE = {
+    "client": "the client, which sent them late",
+    "network": "the network",
+    "frontend": "Triton's front end",
+    "queue": "the queue",
+    "input": "putting their batch together",
+    "compute": "computing",
+    "output": "writing the answer",
+}
+"""The parts of trace.PARTS, as a place where time was spent."""
 
 
 def show() -> None:
-    lines = [line for line in reads.run_lines() if not line.active and traced.blocks(RunFolder.open(line.run_id))]
+    lines = _traced(reads.run_lines()) or _traced(reads.recorded_lines())
+    if not lines or lines[0].recorded:
+        _offer()
     if not lines:
-        st.info(
-            "No run was traced yet. Triton writes down where each request is when it is asked to.",
-            icon=":material/info:",
-        )
-        arguments = ["--model", "digits", "--batching", "32:2000", "--rate", "300", "--duration", "15", "--trace"]
-        if st.button("Measure it", type="primary", icon=":material/play_arrow:", key="t_go"):
-            runs.start_command("load", arguments, page="pages/live.py", then="tail")
         return
     labels = {line.run_id: f"{line.what}, {line.run_id}" for line in lines}
     run_id = st.selectbox("Run", list(labels), format_func=lambda r: labels[r], key="t_run", bind="query-params")
+    cassettes.told(RunFolder.open(run_id))
     found = _joined(run_id)
     if found is None or not len(found):
         st.warning("The traces of this run hold no measured request.", icon=":material/warning:")
         return
-    _parts(found)
     slow = trace.slowest(found, COUNT)
+    longest = Counter(max(one.parts_s, key=lambda part: one.parts_s[part]) for one in slow)
+    (part, count), *_ = longest.most_common(1)
+    st.markdown(f"#### {count} of the {len(slow)} slowest requests spent most of their time in {WHERE[part]}.")
+    _parts(found)
     words = {one.request: f"request {one.request:,}: {format_seconds(one.latency_s)}, {one.waited_for}" for one in slow}
     chosen = st.selectbox("A slow request", list(words), format_func=lambda n: words[n], key="t_request")
     chart.show(tail.waterfall(found, trace.of_request(found, chosen)), key="t_waterfall")
     _instead(RunFolder.open(run_id), found)
+
+
+def _traced(lines: Sequence[reads.RunLine]) -> list[reads.RunLine]:
+    """Those of them that have traces; of recordings only loads are opened, since no other has any."""
+    some = [line for line in lines if not line.active and line.state != "damaged"]
+    some = [line for line in some if not line.recorded or line.experiment == "load"]
+    return [line for line in some if traced.blocks(RunFolder.open(line.run_id))]
+
+
+def _offer() -> None:
+    """A traced load, one click away."""
+    st.info(
+        "No run was traced here yet. Triton writes down where each request is when it is asked to.",
+        icon=":material/info:",
+    )
+    arguments = ["--model", "digits", "--batching", "32:2000", "--rate", "300", "--duration", "15", "--trace"]
+    if st.button("Measure it", type="primary", icon=":material/play_arrow:", key="t_go"):
+        runs.start_command("load", arguments, page="pages/live.py", then="tail")
 
 
 @st.cache_data(max_entries=4, show_spinner="Joining the traces")

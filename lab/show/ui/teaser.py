@@ -1,6 +1,7 @@
-"""What the newest verdict found, on Start: its headline and its curve, so that the first page shows a measurement.
+"""Start beyond its button: what the newest verdict found, and the other questions.
 
-Of this machine's own runs where there is one, else of the recording that comes with the lab, which says that it is one.
+The verdict stands with its headline and its curve, so that the first page shows a measurement: of this machine's own
+runs where there is one, else of the recording that comes with the lab, which says that it is one.
 """
 
 from __future__ import annotations
@@ -16,8 +17,25 @@ from lab.show.ui import cassettes, chart, guide, reads, runs
 from lab.show.ui.words import told, when
 from lab.spec import Slo, parse
 
+QUESTIONS = (
+    ("pages/quantization.py", "What do 4 and 8 bits buy, and cost?", ":material/compress:"),
+    ("pages/kv_cache.py", "What does the KV cache buy a language model?", ":material/memory:"),
+    ("pages/scheduling.py", "One, static or continuous batching?", ":material/view_timeline:"),
+    ("pages/memory.py", "How many models fit, and who waits for the next?", ":material/view_cozy:"),
+    ("pages/patterns.py", "Online, streaming or a batch job overnight?", ":material/route:"),
+    ("pages/cold_start.py", "What does a start from nothing cost?", ":material/ac_unit:"),
+    ("pages/rollout.py", "Is the new version good enough to take over?", ":material/alt_route:"),
+    ("pages/try_it.py", "Watch a language model write, token by token", ":material/chat:"),
+)
 SHOWN = "batching"
 """The experiment that Start's button runs."""
+
+
+def other_questions() -> None:
+    """What else can be asked, each a link to its page."""
+    halves = st.columns(2)
+    for n, (page, question, icon) in enumerate(QUESTIONS):
+        halves[n % 2].page_link(page, label=question, icon=icon)
 
 
 def newest_verdict() -> None:

@@ -45,6 +45,11 @@ def why_ended(status: Status, document: Mapping[str, Any]) -> str:
     return f"{said[0].upper()}{said[1:]}."
 
 
+def plain(text: str) -> str:
+    """Text as it is: dollars and tildes mean something to Markdown."""
+    return text.replace("$", "\\$").replace("~", "\\~")
+
+
 @contextmanager
 def told() -> Iterator[None]:
     """An error of the lab is one line on the page, never a traceback. So is whatever else goes wrong while a page is
