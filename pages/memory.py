@@ -27,7 +27,7 @@ MANY = Topic(
     ),
     counted="Requests served",
     form=fleet.form,
-    depths="quick: about two minutes, rough. whole: about 12 minutes, two repeats, up to 12 models.",
+    depths="quick: about two minutes, rough. whole: about 15 minutes, two repeats, up to ten models.",
     figures={
         "throughput_rps": "Requests a second",
         "latency_p50_s": "p50 latency",

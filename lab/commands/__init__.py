@@ -25,6 +25,8 @@ COMMANDS = {
     "search": "the highest rate that meets an objective",
     "sweep": "many settings of a few knobs under one load: which are worth having",
     "engines": "the same prompts to the lab's engine and to others', in one table",
+    "fit": "what models take together, and whether that fits, before they are loaded",
+    "adapters": "the LoRA adapters of a loaded language model: listed, loaded, unloaded while it serves",
     "leak": "load and unload a model again and again: does its memory come back?",
     "quantize": "find the integer weights of a language model ahead of time",
     "quality": "what a format costs in quality, beside the unquantized weights",

@@ -43,7 +43,8 @@ def fleet(events: Sequence[Event], requests: pa.Table, waits: pa.Table) -> dict[
     known = next((e for e in events if e["kind"] == "fleet"), None)
     filled = [dict(e) for e in events if e["kind"] == "filled"]
     full = next((e["text"] for e in events if e["kind"] == "full"), None)
-    cells = [_cell(e, starts, events, requests, waits) for e in starts if e["kind"] == "block_start"]
+    blocks = [(e, joined(e, starts, requests, waits)) for e in starts if e["kind"] == "block_start"]
+    cells = [_cell(e, found, starts, events, waits) for e, found in blocks]
     pairs = [_pair(e, starts, requests, waits) for e in starts if e["kind"] == "pair"]
     emptied = next((e for e in events if e["kind"] == "emptied"), None)
     return {
@@ -53,6 +54,7 @@ def fleet(events: Sequence[Event], requests: pa.Table, waits: pa.Table) -> dict[
         "full": full,
         "pairs": pairs,
         "cells": cells,
+        "waited": _waited(blocks),
         "residue_fraction": _residue(emptied),
         "fit_error_fraction": fit_error(filled),
     }
@@ -103,17 +105,28 @@ def _between(waits: pa.Table, from_ns: int, to_ns: int) -> pa.Table:
 
 
 def figures(latency_s: npt.NDArray[np.float64], prefix: str = "") -> dict[str, Any]:
-    """n, p50_s, p95_s and p99_s; None where there are too few for it."""
+    """n, p50_s, p95_s and p99_s, None where there are too few for it, and the largest seen, max_s."""
     found: dict[str, Any] = {f"{prefix}n": len(latency_s)}
     for name, p in PERCENTILES.items():
         found[f"{prefix}{name}_s"] = percentile(latency_s, p) if len(latency_s) >= needed(p) else None
+    found[f"{prefix}max_s"] = float(latency_s.max()) if len(latency_s) else None
+    return found
+
+
+def _waited(blocks: Sequence[tuple[Event, Joined]]) -> list[dict[str, Any]]:
+    """What hits and misses took by the number of models, all repeats together: a tail takes more than one has."""
+    found = []
+    for models in sorted({start["workload"]["models"] for start, _ in blocks}):
+        own = [parts for start, parts in blocks if start["workload"]["models"] == models]
+        latency_s, waited_ns = (np.concatenate([getattr(p, name) for p in own]) for name in ("latency_s", "waited_ns"))
+        hits, misses = latency_s[waited_ns == 0], latency_s[waited_ns > 0]
+        found.append({"models": models, **figures(hits, "hit_"), **figures(misses, "miss_")})
     return found
 
 
 def _cell(
-    start: Event, starts: Sequence[Event], events: Sequence[Event], requests: pa.Table, waits: pa.Table
+    start: Event, found: Joined, starts: Sequence[Event], events: Sequence[Event], waits: pa.Table
 ) -> dict[str, Any]:
-    found = joined(start, starts, requests, waits)
     hit, missed = found.waited_ns == 0, found.waited_ns > 0
     told = int(hit.sum() + missed.sum())
     seconds = (start["end_ns"] - start["measured_from_ns"]) / 1e9
@@ -131,6 +144,8 @@ def _cell(
         **figures(found.latency_s[missed], "miss_"),
         "swaps": len(swaps[LOADED]),
         "load_median_s": _median([e["seconds"] for e in swaps[LOADED]]),
+        "from_host": sum(e.get("source") == "host" for e in swaps[LOADED]),
+        "from_host_median_s": _median([e["seconds"] for e in swaps[LOADED] if e.get("source") == "host"]),
         "unload_median_s": _median([e["seconds"] for e in swaps[UNLOADED]]),
         "swapping_fraction": min(1.0, swapping_s / seconds),
         "refused": {str(v["values"]): v["counts"] for v in pc.value_counts(refused["refused"]).to_pylist()},

@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any
 
 from lab.measure.fleet import CLIFF_FRACTION
+from lab.measure.percentile import needed
 from lab.measure.phrases import TELLING_SPAN
 from lab.measure.words import (
     format_bytes,
@@ -38,7 +39,7 @@ Cell = dict[str, Any]
 
 def sentences(fleet: dict[str, Any]) -> list[str]:
     """What there is to say, in reading order; none of what was not measured."""
-    return [said for said in (cliff(fleet), fit(fleet), interference(fleet), residue(fleet)) if said]
+    return [said for said in (cliff(fleet), tail(fleet), fit(fleet), interference(fleet), residue(fleet)) if said]
 
 
 def besides(fleet: dict[str, Any]) -> list[str]:
@@ -141,12 +142,33 @@ def _cause(cell: Cell) -> str:
     if not swaps or load is None:
         return ""
     out = f" and {format_seconds(unload)} to unload the one that makes room" if unload is not None else ""
+    at_hand = cell.get("from_host")
+    kept = f" ({format_count(at_hand)} of {format_count(swaps)} from host memory, in " if at_hand else ""
+    kept += f"{format_seconds(cell['from_host_median_s'])})" if at_hand else ""
     hit = "" if cell["hit_p50_s"] is None else f": a hit took {format_seconds(cell['hit_p50_s'])} at the median"
     return (
-        f"A swap takes {format_seconds(load)} to load{out}; swaps run one after the other and took "
+        f"A swap takes {format_seconds(load)} to load{kept}{out}; swaps run one after the other and took "
         f"{format_fraction(cell['swapping_fraction'])} of the time. So the swap, not the model, decides how many "
         f"misses are served a second{hit}, and a user who waits for one asks for nothing else meanwhile."
     )
+
+
+def tail(fleet: dict[str, Any]) -> str:
+    """What the slowest misses take, all repeats together; where they are too few for p99, the largest that was seen."""
+    missed = [level for level in fleet.get("waited", ()) if level["miss_n"]]
+    if not missed:
+        return ""
+    known = [level for level in missed if level["miss_p99_s"] is not None]
+    if not known:
+        most = max(missed, key=lambda level: float(level["miss_max_s"]))
+        count = max(level["miss_n"] for level in missed)
+        return (
+            f"The slowest miss took {format_seconds(most['miss_max_s'])}, with {most['models']} models; "
+            f"p99 of misses needs {needed(0.99)} of them, and the most were {count:,}."
+        )
+    told = [f"{format_seconds(level['miss_p99_s'])} with {level['models']} models" for level in known]
+    n = join([format_count(level["miss_n"]) for level in known])
+    return f"p99 of misses is {join(told)} (n = {n}, all repeats together)."
 
 
 def fit(fleet: dict[str, Any]) -> str:
@@ -165,6 +187,9 @@ def fit(fleet: dict[str, Any]) -> str:
     if pss and abs(pss / total - 1) > SAME_FRACTION:
         strangers = ", which divides a page by all who map it, other programs too" if pss < total else ""
         said += f". The kernel's own sum, PSS, is {format_bytes(pss)}{strangers}"
+    for field, whose in (("host_bytes", "The machine's"), ("gpu_bytes", "All GPUs'")):
+        if grown := filled[-1].get(field):
+            said += f". {whose} memory in use grew by {format_bytes(grown)} meanwhile"
     slowest = max(filled, key=lambda entry: entry["load_s"])
     return (
         f"{said}. Loading took {format_seconds(median(entry['load_s'] for entry in filled))} at the median "
@@ -218,7 +243,7 @@ def residue(fleet: dict[str, Any]) -> str:
 
 def table(fleet: dict[str, Any]) -> list[list[str]]:
     """Rows of text for a terminal: one a block, the header first."""
-    rows = [["models", "hits", "hit p50", "hit p99", "miss p50", "swaps", "swapping", "throughput"]]
+    rows = [["models", "hits", "hit p50", "hit p99", "miss p50", "miss p99", "swaps", "swapping", "throughput"]]
     for cell in fleet["cells"]:
         rows.append(
             [
@@ -227,6 +252,7 @@ def table(fleet: dict[str, Any]) -> list[list[str]]:
                 format_seconds(cell["hit_p50_s"]),
                 format_seconds(cell["hit_p99_s"]),
                 format_seconds(cell["miss_p50_s"]),
+                format_seconds(cell["miss_p99_s"]),
                 format_count(cell["swaps"]),
                 format_fraction(cell["swapping_fraction"]),
                 format_rate(cell["throughput_rps"]),

@@ -1,4 +1,7 @@
-"""Who was loaded when, and what all of them took: a run's events and telemetry on one clock. Pure."""
+"""Who was loaded when, and what all of them took: a run's events and telemetry on one clock. Pure.
+
+Memory is that of GPUs where some model has any, all GPUs together, else the host's: what a budget is of.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import pyarrow.compute as pc
 
 Event = Mapping[str, Any]
 MODEL = "model:"
+HOST_FIELD, GPU_FIELD = "memory_bytes", "gpu_memory_bytes:"
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ def stays(events: Sequence[Event], origin_ns: int) -> list[Stay]:
 def total(telemetry: pa.Table, origin_ns: int, period_s: float = 0.5) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """(seconds, bytes of all models together) every `period_s`; a model counts from its first reading to its last,
     which the sampler makes less often than that when they are dear."""
-    rows = _memory(telemetry)
+    rows = _summed(_memory(telemetry))
     if rows.num_rows == 0:
         return np.zeros(0), np.zeros(0)
     t_s = (rows["t_ns"].to_numpy() - origin_ns) / 1e9
@@ -84,16 +88,14 @@ def total(telemetry: pa.Table, origin_ns: int, period_s: float = 0.5) -> tuple[n
 
 def held(telemetry: pa.Table, events: Sequence[Event]) -> list[Held]:
     """Each model that telemetry knows, in order of first appearance."""
-    rows = telemetry.filter(
-        pc.and_(pc.starts_with(telemetry["subject"], MODEL), pc.equal(telemetry["field"], "memory_bytes"))
-    )
+    rows = _memory(telemetry)
     gone = {e["model"]: e["t_ns"] for e in events if e["kind"] == "model_unloaded"}
     back = {e["model"]: e["t_ns"] for e in events if e["kind"] == "model_loaded"}
     found = []
     for subject in pc.unique(rows["subject"]).to_pylist():
         name = subject.removeprefix(MODEL)
         own = rows.filter(pc.equal(rows["subject"], subject))
-        known = own.filter(pc.is_valid(own["value"])).sort_by("t_ns")
+        known = _summed(own)
         if known.num_rows == 0:
             found.append(Held(name, None, None, None, own["reason"].to_pylist()[-1]))
             continue
@@ -103,6 +105,21 @@ def held(telemetry: pa.Table, events: Sequence[Event]) -> list[Held]:
     return found
 
 
+def is_on_gpu(telemetry: pa.Table) -> bool:
+    """Whether some model has memory of a GPU, told or not."""
+    ours = pc.and_(pc.starts_with(telemetry["subject"], MODEL), pc.starts_with(telemetry["field"], GPU_FIELD))
+    return bool(pc.any(ours).as_py())
+
+
 def _memory(telemetry: pa.Table) -> pa.Table:
-    wanted = pc.and_(pc.starts_with(telemetry["subject"], MODEL), pc.equal(telemetry["field"], "memory_bytes"))
-    return telemetry.filter(pc.and_(wanted, pc.is_valid(telemetry["value"]))).sort_by("t_ns")
+    """Every reading of a model's memory, value or reason."""
+    is_memory = pc.starts_with if is_on_gpu(telemetry) else pc.equal
+    wanted = is_memory(telemetry["field"], GPU_FIELD if is_on_gpu(telemetry) else HOST_FIELD)
+    return telemetry.filter(pc.and_(pc.starts_with(telemetry["subject"], MODEL), wanted))
+
+
+def _summed(rows: pa.Table) -> pa.Table:
+    """t_ns, subject, value: what a model has on all GPUs at a time; nothing of a time at which one was not told."""
+    whole = rows.group_by(["t_ns", "subject"]).aggregate([("value", "sum"), ("reason", "count")])
+    told = whole.filter(pc.equal(whole["reason_count"], 0)).sort_by("t_ns")
+    return pa.table({"t_ns": told["t_ns"], "subject": told["subject"], "value": told["value_sum"]})

@@ -12,21 +12,21 @@ lab/measure/fleet.py makes sense of it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
-
-import psutil
 
 from lab.errors import InputError, RunError
 from lab.load.generator import Progress
 from lab.load.payload import requests_for
 from lab.run.conversation import stream
 from lab.run.equality import ask, infer
-from lab.run.fleet_bench import FleetBench, members
+from lab.run.fleet_bench import ROOM_FRACTION, FleetBench, members
 from lab.run.folder import RunFolder
 from lab.run.gate import Gate, Limits
 from lab.run.interference import pairs
+from lab.run.leak import Meter
+from lab.run.parked import spare_bytes
 from lab.run.plan import Block, cell_blocks, with_rate
 from lab.run.serving import serving
 from lab.serve import weights
@@ -34,12 +34,9 @@ from lab.serve.eviction import MIB, Refused
 from lab.serve.triton import Server
 from lab.spec import Experiment, Fleet, ModelSpec, set_paths
 from lab.watch import host
+from lab.watch.gpu import used_bytes
 
 EVERYTHING = 2**62
-ROOM_FRACTION = 0.01
-"""More than the first `fit` models take: their heaps breathe."""
-KEEP_FREE_FRACTION = 0.2
-"""Of the machine's free memory, which filling leaves alone."""
 Report = Callable[[str], None]
 
 
@@ -68,6 +65,8 @@ def measure(
                     bench.stop_asked = True
                 return bench.stop_asked or stopped()
 
+            meter = Meter(server)
+            nothing = meter.settled()
             on_tick("starting", "loading the models", 0.0)
             filled = fill(experiment, server, gate, folder, stop, report)
             if fleet.pair_s and not stop():  # while all that were loaded are there
@@ -89,7 +88,7 @@ def measure(
                     on_tick(state, where, done)
 
                 bench.block(index, block, on_tick=tick)
-            _empty(gate, {model.name for model in models}, folder)
+            _empty(gate, meter, nothing, experiment.model.device == "gpu", folder)
             return bench.stop_asked
 
 
@@ -105,9 +104,11 @@ def fill(
     fleet, shelf = experiment.fleet, gate.shelf
     assert fleet is not None  # noqa: S101  it is a fleet's run
     budget = fleet.budget_bytes or EVERYTHING
-    free = psutil.virtual_memory().available * (1 - KEEP_FREE_FRACTION)
+    free = spare_bytes()
     loaded: list[str] = []
-    base = host.host_memory().value or 0.0
+    on_gpu = experiment.model.device == "gpu"
+    in_use = used_bytes if on_gpu else lambda: host.host_memory().value
+    before = in_use()
     plan: dict[str, int] = {}
     for name, spec in shelf.specs.items():
         plan = plan or _plan(gate)
@@ -141,8 +142,8 @@ def fill(
             alone_bytes=own and own.alone_bytes,
             own_bytes=own and own.own_bytes,
             total_bytes=shelf.measured_bytes(),
-            pss_bytes=shelf.pss_bytes(),
-            host_bytes=(host.host_memory().value or 0.0) - base,
+            pss_bytes=None if on_gpu else shelf.pss_bytes(),
+            **{"gpu_bytes" if on_gpu else "host_bytes": _grown(before, in_use())},
             predicted_bytes=predicted,
             planned_bytes=plan.get(name),
         )
@@ -160,6 +161,10 @@ def fill(
         if stopped():
             break
     return loaded
+
+
+def _grown(before: float | None, now: float | None) -> float | None:
+    return None if before is None or now is None else now - before
 
 
 def _first_answer_s(server: Server, spec: ModelSpec, experiment: Experiment) -> float:
@@ -198,15 +203,17 @@ def _begin_loaded(gate: Gate, names: list[str]) -> None:
         gate.release(name)
 
 
-def _empty(gate: Gate, names: Collection[str], folder: RunFolder) -> None:
-    """Unload the fleet, `names`, and note what is left of it; the server may hold models of others'."""
+def _empty(gate: Gate, meter: Meter, nothing: Mapping[str, float], on_gpu: bool, folder: RunFolder) -> None:
+    """Unload the fleet and note what is left of it: what the server, processes and shared memory (or the GPUs) hold
+    beyond `nothing`, as `meter` read it before anything was loaded."""
     before = gate.shelf.measured_bytes()
-    server_pid = gate.shelf.server_pid
     for name in gate.residency.resident():
         gate.unload(name)
-    staying = [pid for name, pids in host.model_processes(server_pid).items() if name in names for pid in pids]
-    left = host.memory("models", staying)
-    folder.event("emptied", before_bytes=before, left_bytes=left.value)
+    gate.shelf.clear()
+    left = {part: size - nothing.get(part, 0.0) for part, size in meter.settled().items() if (part == "gpu") == on_gpu}
+    folder.event("emptied", before_bytes=before, left_bytes=max(0.0, sum(left.values())) if left else None, parts=left)
+    for name, why in gate.shelf.refused.items():
+        folder.event("problem", text=f"{name} was evicted to disk and not to host memory: {why}.")
 
 
 @contextmanager
@@ -216,5 +223,5 @@ def _gate(server: Any, models: Sequence[ModelSpec], fleet: Fleet, folder: RunFol
             "a fleet loads and unloads models, which only the lab's own Triton allows; run it without --url"
         )
     limits = Limits(wait_s=fleet.wait_s, queue_limit=fleet.queue_limit)
-    with Gate(server, models, EVERYTHING, folder=folder, limits=limits) as gate:
+    with Gate(server, models, EVERYTHING, folder=folder, limits=limits, evict_to=fleet.evict_to) as gate:
         yield gate

@@ -11,6 +11,9 @@ from lab.run.plan import Block
 from lab.serve import weights
 from lab.spec import Experiment, ModelSpec, set_paths
 
+ROOM_FRACTION = 0.01
+"""A budget is that much more than the first `fit` models take: their heaps breathe."""
+
 
 def members(experiment: Experiment, count: int) -> list[ModelSpec]:
     """The first `count` models of the fleet, most popular first: digits_1, embedder_2, digits_3, …"""

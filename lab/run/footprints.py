@@ -15,9 +15,9 @@ from typing import Any
 from lab import atomic, home
 from lab.measure.footprint import Footprint, copies, together
 from lab.serve.triton import Server
-from lab.spec import ModelSpec
+from lab.spec import ModelSpec, Store
 from lab.watch import host, smaps
-from lab.watch.gpu import read_gpus
+from lab.watch.gpu import read_gpus, used_bytes
 
 NOT_MEMORY = {"name", "seed", "stream_interval"}
 MOST_KEPT = 64
@@ -68,26 +68,39 @@ def _read() -> dict[str, Any]:
 
 
 class TritonShelf:
-    """A Shelf (lab/serve/residency.py) of `models` on `server`, which measures what it loads. A model of a kind never
-    seen before counts nothing until it is loaded, and what it takes from then on."""
+    """A Shelf (lab/serve/shelf.py) of `models` on `server`, which measures what it loads. A model of a kind never seen
+    before counts nothing until it is loaded, and what it takes from then on. Where NVML does not tell which process
+    holds what, a model on a GPU counts as what all GPUs hold more after its load than before."""
 
     def __init__(self, server: Server, models: Sequence[ModelSpec]) -> None:
         self._server = server
         self.specs = {spec.name: spec for spec in models}
+        self.refused: dict[str, str] = {}
+        """Why a model that was to be kept at hand was not (parked.py)."""
         self._loaded: dict[str, Footprint] = {}
         self._known: dict[str, Footprint] = {}
         for spec in models:
             if kind(spec) not in self._known and (found := known(spec)) is not None:
                 self._known[kind(spec)] = found
 
-    def load(self, name: str) -> None:
+    def load(self, name: str) -> Store:
+        before = used_bytes() if self.specs[name].device == "gpu" else None
         self._server.load(self.specs[name])
-        self.look(name)
+        if self.look(name) is None and before is not None:  # as in a container: NVML knows other pids there, or none
+            self._found(name, Footprint(max(0, round((used_bytes() or before) - before))))
+        return "disk"
+
+    def evict(self, name: str) -> Store:
+        self.unload(name)
+        return "disk"
 
     def unload(self, name: str) -> None:
         self.look(name)  # it has answered meanwhile: this is what its kind takes
         self._server.unload(name)
         self._loaded.pop(name, None)
+
+    def clear(self) -> None:
+        """End what is kept of evicted models: nothing, here."""
 
     def size_bytes(self, names: Collection[str]) -> int:
         return together(self._expected(name) for name in set(names))
@@ -106,15 +119,25 @@ class TritonShelf:
 
     def look(self, name: str) -> Footprint | None:
         """Measure a loaded model, and remember it for its kind; None when its processes can't be read."""
-        spec, pids = self.specs[name], host.model_processes(self.server_pid).get(name, [])
-        found = _on_gpu(pids) if spec.device == "gpu" else smaps.footprint(pids) if pids else None
+        found = self.measure(name)
         if found is not None:
-            self._loaded[name] = found
-            before = self._known.get(kind(spec))
-            if before is None or found.own_bytes > before.own_bytes:
-                self._known[kind(spec)] = copies(found, 1)[0]
-                keep(spec, found)
+            self._found(name, found)
         return found
+
+    def _found(self, name: str, found: Footprint) -> None:
+        spec = self.specs[name]
+        self._loaded[name] = found
+        before = self._known.get(kind(spec))
+        if before is None or found.own_bytes > before.own_bytes:
+            self._known[kind(spec)] = copies(found, 1)[0]
+            keep(spec, found)
+
+    def measure(self, name: str) -> Footprint | None:
+        """What the model's processes take now, remembered by nobody."""
+        pids = host.model_processes(self.server_pid).get(name, [])
+        if self.specs[name].device == "gpu":
+            return _on_gpu(pids)
+        return smaps.footprint(pids) if pids else None
 
     def measured_bytes(self) -> int:
         """What the loaded models take together, as last looked at."""

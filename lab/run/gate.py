@@ -25,12 +25,13 @@ from lab.measure.records import WAITS
 from lab.measure.words import format_bytes
 from lab.run.folder import RunFolder
 from lab.run.footprints import TritonShelf
+from lab.run.parked import ParkingShelf
 from lab.serve import weights
 from lab.serve.front import Passed
 from lab.serve.proxy import Proxy
 from lab.serve.residency import Residency
 from lab.serve.triton import Server
-from lab.spec import ModelSpec
+from lab.spec import ModelSpec, Store
 
 FLUSH_S = 0.5
 CALL_LIMIT_S = 300.0
@@ -51,12 +52,16 @@ def parse_size(text: str) -> int:
 
 @contextmanager
 def behind_budget(
-    server: Server, models: Sequence[ModelSpec], budget_bytes: int, pinned: Sequence[str] = ()
+    server: Server,
+    models: Sequence[ModelSpec],
+    budget_bytes: int,
+    pinned: Sequence[str] = (),
+    evict_to: Store = "disk",
 ) -> Iterator[Gate]:
     """`python -m lab serve --budget …`: these models, loaded when they are asked for; the pinned ones at once."""
     for spec in models:
         weights.prepare(spec)
-    with Gate(server, models, budget_bytes) as gate:
+    with Gate(server, models, budget_bytes, evict_to=evict_to) as gate:
         for name in pinned:
             gate.pin(name)
             gate.acquire(name)
@@ -87,8 +92,9 @@ class Gate:
         folder: RunFolder | None = None,
         limits: Limits = Limits(),
         port: int = 0,
+        evict_to: Store = "disk",
     ) -> None:
-        self.shelf = TritonShelf(server, models)
+        self.shelf = (ParkingShelf if evict_to == "host" else TritonShelf)(server, models)
         self._folder = folder
         self._passed: list[Passed] = []
         self._loop = uvloop.new_event_loop()
@@ -145,11 +151,12 @@ class Gate:
             self._folder.append("waits", pa.table(columns, schema=WAITS))
 
     def close(self) -> None:
-        """Refuse who waits, let a swap end, and stop listening; loaded models stay loaded."""
+        """Refuse who waits, let a swap end, and stop listening; loaded models stay loaded, parked ones go."""
         try:
             with suppress(TimeoutError):  # Triton may load for minutes; its own stop ends that
                 asyncio.run_coroutine_threadsafe(self._proxy.close(), self._loop).result(CLOSE_LIMIT_S)
             asyncio.run_coroutine_threadsafe(asyncio.to_thread(self.flush), self._loop).result(CLOSE_LIMIT_S)
+            self.shelf.clear()
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(CLOSE_LIMIT_S)

@@ -136,7 +136,7 @@ def leak(model: Subject, cycles: int, *, neighbours: Sequence[ModelSpec] = (), r
         weights.prepare(model.spec)
     with MeasureLock("leak-hunt") as lock:
         lock.acquire(lambda place, holder: report(f"waiting to measure: place {place} behind {holder}"))
-        with _own_server(neighbours) as server:
+        with own_server(neighbours) as server:
             return hunt(server, model, cycles, report=report)
 
 
@@ -210,8 +210,10 @@ class Meter:
 
 
 @contextmanager
-def _own_server(neighbours: Sequence[ModelSpec]) -> Iterator[Server]:
+def own_server(neighbours: Sequence[ModelSpec]) -> Iterator[Server]:
+    """A Triton that nobody else finds, gone with the block."""
     with tempfile.TemporaryDirectory(prefix="leak-", dir=home()) as folder:
         place = Path(folder)
-        with Server.start(repository=place / "repository", log=place / "triton.log", models=neighbours) as server:
+        log = place / "triton.log"
+        with Server.start(repository=place / "repository", log=log, models=neighbours, shared=False) as server:
             yield server

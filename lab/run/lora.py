@@ -16,11 +16,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from lab import stopping
+from lab.errors import RunError
 from lab.measure.footprint import Footprint, copies, together
+from lab.measure.words import format_bytes
 from lab.run.bench import Bench
 from lab.run.conversation import request, stream
 from lab.run.copies import served_as
 from lab.run.formats import ADAPTER_BYTES
+from lab.run.parked import spare_bytes
 from lab.serve import adapters, compiled, weights
 from lab.serve.lora.lessons import Lesson, asked_as, lessons
 from lab.serve.triton import Server
@@ -115,12 +118,25 @@ def _copies(bench: Bench, server: Server, merged: ModelSpec, answers: dict[str, 
             answers[name].ask("copy", server, copy.name, None)
         found = _footprint(server, copy.name)
         own += [] if found is None else [found]
+        if number == 1 and found is not None:
+            _check_room(found, len(merged.adapters))
         bench.folder.event(
             "lora_copy",
             name=name,
             load_s=load_s,
             total_bytes=together(own) if len(own) == number else None,
             predicted_bytes=together(copies(own[0], number)) if own else None,
+        )
+
+
+def _check_room(first: Footprint, count: int) -> None:
+    """RunError where as many copies as are wanted would not fit beside each other, before the machine is out of
+    memory."""
+    rest = together(copies(first, count)) - together(copies(first, 1))
+    if rest > spare_bytes():
+        raise RunError(
+            f"{count - 1} more full copies take {format_bytes(rest)}, and {format_bytes(spare_bytes())} of this "
+            "machine's memory can be taken; allowed: fewer adapters"
         )
 
 

@@ -22,42 +22,12 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from lab.errors import LabError
 from lab.serve.eviction import MIB, Refused, victims
-
-Place = Literal["absent", "loading", "resident", "leaving", "unloading"]
-"""Of a model. "leaving": it has to go, takes no new requests and finishes those it has."""
-
-
-class Shelf(Protocol):
-    """What does the work. `load` and `unload` block and are called from a thread, one at a time; they raise LabError.
-    `size_bytes` is what these models take together, as well as is known before and after they are loaded: it must be
-    quick, and need not be the sum (models share pages)."""
-
-    def load(self, name: str) -> None: ...
-
-    def unload(self, name: str) -> None: ...
-
-    def size_bytes(self, names: Collection[str]) -> int: ...
-
-
-@dataclass
-class _Model:
-    name: str
-    place: Place = "absent"
-    pinned: bool = False
-    users: int = 0
-    used: int = 0  # a number that grows with each use
-    waiting: list[asyncio.Future[None]] = field(default_factory=list)
-    bringing: asyncio.Task[None] | None = None
-    broken: str = ""  # why its last load failed
-    broken_until: float = 0.0
-
-    def is_wanted(self) -> bool:
-        return any(not waiter.done() for waiter in self.waiting)
+from lab.serve.shelf import Model, Place, Shelf
+from lab.spec import Store
 
 
 class Residency:
@@ -83,7 +53,7 @@ class Residency:
         self._shelf = shelf
         self._wait_s, self._queue_limit, self._retry_s = wait_s, queue_limit, retry_s
         self._on_event = on_event
-        self._models: dict[str, _Model] = {}
+        self._models: dict[str, Model] = {}
         self._uses = itertools.count(1)
         self._waiting = 0
         self._turn = asyncio.Lock()  # one swap at a time, first come first served
@@ -98,7 +68,7 @@ class Residency:
 
     def add(self, name: str, *, loaded: bool = False) -> None:
         """A model that may be asked for; `loaded`: it is there already."""
-        self._models.setdefault(name, _Model(name))
+        self._models.setdefault(name, Model(name))
         if loaded:
             self._models[name].place = "resident"
 
@@ -160,7 +130,7 @@ class Residency:
         if not model.users:
             self._news.set()
 
-    async def _miss(self, model: _Model) -> None:
+    async def _miss(self, model: Model) -> None:
         if self._closed:
             raise Refused("closed", "the server is being stopped")
         if self._waiting >= self._queue_limit:
@@ -187,7 +157,7 @@ class Residency:
                 model.waiting.remove(waiter)
             self._news.set()
 
-    def _too_late(self, model: _Model, waiter: asyncio.Future[None]) -> None:
+    def _too_late(self, model: Model, waiter: asyncio.Future[None]) -> None:
         if not waiter.done():
             text = f"model {model.name} ({model.place}) could not be had within {self._wait_s:g} s; {self._load()}"
             waiter.set_exception(Refused("too_late", text))
@@ -198,7 +168,7 @@ class Residency:
 
     # --- swaps --------------------------------------------------------------------------------------------------
 
-    async def _bring(self, model: _Model) -> None:
+    async def _bring(self, model: Model) -> None:
         """Load `model` for all who wait for it. One such task a model (single flight), one at work at a time."""
         try:
             async with self._turn:
@@ -214,7 +184,7 @@ class Residency:
             model.bringing = None
             self._settle(model, refusal)
 
-    def _settle(self, model: _Model, refusal: Refused | None) -> None:
+    def _settle(self, model: Model, refusal: Refused | None) -> None:
         """Let everybody who waits for `model` go on, or tell all of them why not."""
         waiting, model.waiting = model.waiting, []
         for waiter in waiting:
@@ -231,7 +201,7 @@ class Residency:
         if model.waiting and model.bringing is None:
             model.bringing = asyncio.get_running_loop().create_task(self._bring(model))
 
-    async def _swap_in(self, model: _Model) -> None:
+    async def _swap_in(self, model: Model) -> None:
         size, budget = self._shelf.size_bytes, self.budget_bytes
         for name in victims(model.name, self.resident(), self._pinned(), size, budget):
             if not await self._evict(self._models[name], "evicted", model.is_wanted):
@@ -239,7 +209,7 @@ class Residency:
         model.place = "loading"
         began = time.perf_counter_ns()
         try:
-            await asyncio.to_thread(self._shelf.load, model.name)
+            source = await asyncio.to_thread(self._shelf.load, model.name)
         except LabError as error:
             model.broken = str(error)
             model.broken_until = asyncio.get_running_loop().time() + self._retry_s
@@ -248,7 +218,7 @@ class Residency:
         finally:
             model.place = "absent"
         self.counts["loads"] += 1
-        self._tell("loaded", model, began)
+        self._tell("loaded", model, began, source=source)
         try:  # it may have turned out larger than was thought
             out = victims(model.name, self.resident(), self._pinned(), size, self.budget_bytes)
         except Refused:
@@ -259,7 +229,7 @@ class Residency:
         for name in out:
             await self._evict(self._models[name], "evicted")
 
-    async def _evict(self, model: _Model, why: str, still_wanted: Callable[[], bool] = lambda: True) -> bool:
+    async def _evict(self, model: Model, why: str, still_wanted: Callable[[], bool] = lambda: True) -> bool:
         """Unload `model` once its last answer is sent; False, and it stays, when that is no longer wanted."""
         model.place = "leaving"
         while model.users and still_wanted() and not self._closed:
@@ -273,24 +243,26 @@ class Residency:
         await self._unload(model, why)
         return True
 
-    async def _unload(self, model: _Model, why: str) -> None:
+    async def _unload(self, model: Model, why: str) -> None:
         model.place = "unloading"
         began = time.perf_counter_ns()
         try:
-            await asyncio.to_thread(self._shelf.unload, model.name)
+            leave: Callable[[str], Store | None]
+            leave = self._shelf.evict if why in ("evicted", "budget") else self._shelf.unload
+            to = await asyncio.to_thread(leave, model.name) or "disk"
         except BaseException:
             model.place = "resident"  # as far as anybody knows
             raise
         model.place = "absent"
-        self._tell("unloaded", model, began, why=why)
+        self._tell("unloaded", model, began, why=why, to=to)
 
     def _pinned(self) -> list[str]:
         return [m.name for m in self._models.values() if m.pinned]
 
-    def _tell(self, kind: str, model: _Model, began: int, **fields: Any) -> None:
+    def _tell(self, kind: str, model: Model, began: int, **fields: Any) -> None:
         self._on_event(kind, model.name, {"seconds": (time.perf_counter_ns() - began) / 1e9, **fields})
 
-    def _known(self, name: str) -> _Model:
+    def _known(self, name: str) -> Model:
         if name not in self._models:
             raise Refused("unknown", f"model {name!r}: there is none; allowed: {', '.join(sorted(self._models))}")
         return self._models[name]

@@ -8,7 +8,7 @@ Knows nothing of processes, files or clocks.
 """
 
 from lab.refusal import nearest
-from lab.spec.experiment import Cell, Experiment, Fleet, Judge, Reference, fields_set
+from lab.spec.experiment import Cell, Experiment, Fleet, Judge, Reference, Store, fields_set
 from lab.spec.given import DATATYPES, Datatype, Given, GivenInput
 from lab.spec.model import (
     FAMILIES,
@@ -66,6 +66,7 @@ __all__ = [
     "Slo",
     "Start",
     "Steps",
+    "Store",
     "Tokens",
     "Tolerance",
     "Trace",

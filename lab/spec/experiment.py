@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -40,6 +40,10 @@ class Judge(Value):
     min_effect_fraction: Annotated[float, Field(ge=0, le=1)] = 0.05
 
 
+Store = Literal["disk", "host"]
+"""Where a model is that is not on its device: in files, or also in host memory."""
+
+
 class Fleet(Value):
     """Many models behind one budget of memory: who is asked is loaded, and whoever was not asked for longest makes room
     (lab/serve/residency.py). `workload.models` of them are asked: copies of the experiment's model and of `others`, in
@@ -47,6 +51,7 @@ class Fleet(Value):
 
     `budget_bytes`: of host memory, or of GPU memory for models on a GPU; None is what the first `fit` models take, as
     measured.
+    `evict_to`: "disk" unloads; "host" moves what models on a GPU hold to host memory, from where they come back sooner
     `wait_s`, `queue_limit`: the longest that a request waits for its model, and how many may wait in all
     `pair_s`: seconds for each pair of models of the interference matrix; 0 leaves it out
     `pair_answers`: that the model which is watched has at least, for which a pair takes longer where it is slow
@@ -55,6 +60,7 @@ class Fleet(Value):
     others: tuple[ModelSpec, ...] = ()
     budget_bytes: Annotated[int, Field(ge=1)] | None = None
     fit: Annotated[int, Field(ge=1, le=64)] = 4
+    evict_to: Store = "disk"
     wait_s: PositiveFloat = 30.0
     queue_limit: Annotated[int, Field(ge=1)] = 1024
     pair_s: NonNegativeFloat = 0.0
@@ -132,6 +138,8 @@ class Experiment(Value):
                 raise ValueError(
                     f"workload.protocol {cell.workload.protocol!r} with a fleet, whose proxy speaks HTTP; allowed: http"
                 )
+            if self.fleet is not None and self.fleet.evict_to == "host":
+                _can_go_to_the_host((cell.model, *self.fleet.others))
             if self.fleet is None and cell.workload.models > 1:
                 raise ValueError(
                     f"workload.models {cell.workload.models} without a fleet to take them from; allowed: 1"
@@ -181,6 +189,15 @@ def _can_be_rolled_out(cell: Cell) -> None:
         raise ValueError(f"rollout of family {cell.model.family}, whose answers have no label; allowed: digits")
     if getattr(cell.workload.arrival, "rate_rps", None) is None:
         raise ValueError(f"arrival {cell.workload.arrival.kind} with a rollout; allowed: one with a rate_rps")
+
+
+def _can_go_to_the_host(models: Sequence[ModelSpec]) -> None:
+    """ValueError for a model whose memory is the host's already."""
+    for model in models:
+        if model.device != "gpu":
+            raise ValueError(
+                f"fleet.evict_to 'host' with {model.name} on the CPU; allowed: disk, or device gpu for all"
+            )
 
 
 def fields_set(path: str, level: Any) -> dict[str, Any]:

@@ -56,6 +56,12 @@ def read_gpus() -> list[Reading]:
     return [reading for index in range(count) for reading in _read_gpu(index)]
 
 
+def used_bytes() -> float | None:
+    """What all GPUs together have in use; None when one of them does not tell."""
+    found = [reading.value for reading in read_gpus() if reading.field == "memory_used_bytes"]
+    return None if any(value is None for value in found) else sum(value or 0.0 for value in found)
+
+
 def gpu_names() -> dict[str, str]:
     """{"gpu:0": "NVIDIA H200"}: what NVML calls each GPU that it can be asked about. Never raises an NVML error."""
     if _unavailable() is not None:

@@ -1,5 +1,6 @@
 """Hits, misses, swaps and pairs from records whose truth is written down; and the sentences about them."""
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -70,6 +71,41 @@ def test_hits_and_misses_are_told_apart_and_timed_by_the_client():
     assert second["hit_fraction"] == pytest.approx(0.9)
     assert second["miss_p50_s"] == pytest.approx(2.0)
     assert (second["hit_p95_s"], second["hit_p99_s"], second["miss_p95_s"]) == (pytest.approx(0.002), None, None)
+
+
+def test_a_tail_of_misses_is_of_all_repeats_together_or_the_largest_seen():
+    """Two blocks of 300 misses each, 1.2 to 3.6 s: p99 of 600, which neither has enough for."""
+    events, asked, noted = [], [], []
+    for number in (0, 1):
+        rows, seen = a_block(number, 100 + 100 * number, hits=10, misses=300)
+        asked += [(b, r, due, due + (1200 + 4 * r + 1200 * number) * MS if r < 300 else done, outcome)
+                  for b, r, due, done, outcome in rows]  # fmt: skip
+        noted += seen
+        events.append(block(number, 100 + 100 * number, models=5))
+    found = fleet(events, requests(asked), waits(noted))
+    assert [cell["miss_p99_s"] for cell in found["cells"]] == [None, None]
+    (level,) = found["waited"]
+    latencies = [1.2 + 0.004 * k + 1.2 * number for number in (0, 1) for k in range(300)]
+    assert (level["models"], level["hit_n"], level["miss_n"]) == (5, 20, 600)
+    assert level["miss_p99_s"] == pytest.approx(np.percentile(latencies, 99))
+    assert level["miss_max_s"] == pytest.approx(1.2 + 0.004 * 299 + 1.2)
+    assert fleet_words.tail(found) == "p99 of misses is 3.57 s with 5 models (n = 600, all repeats together)."
+    few = fleet(*a_run())
+    assert [level["miss_p99_s"] for level in few["waited"]] == [None, None]
+    assert fleet_words.tail(few) == (
+        "The slowest miss took 2.00 s, with 3 models; p99 of misses needs 459 of them, and the most were 10."
+    )
+
+
+def test_models_that_came_from_host_memory_are_told_apart():
+    events, asked, noted = a_run()
+    for number, event in enumerate(e for e in events if e["kind"] == "model_loaded"):
+        event["source"] = "host" if number < 2 else "disk"
+        event["seconds"] = 0.1 if number < 2 else 0.9
+    found = fleet(events, asked, noted)
+    second = found["cells"][1]
+    assert (second["swaps"], second["from_host"], second["from_host_median_s"]) == (3, 2, 0.1)
+    assert "A swap takes 100 ms to load (2 of 3 from host memory, in 100 ms) and 1.20 s" in fleet_words.cliff(found)
 
 
 def test_swaps_count_inside_the_window_only():
@@ -147,6 +183,9 @@ def test_the_fit_sentence_counts_shared_pages_once():
         "there once. Predicted before loading: 1.25 % less. Loading took 2.00 s at the median (3.00 s for b), the "
         "first answer 20.0 ms."
     )
+    grown = filled("b", 160, 100, 158) | {"host_bytes": 165 * MIB}
+    said = fleet_words.fit(fleet([filled("a", 100, 100), grown], requests([]), waits([])))
+    assert "The machine's memory in use grew by 165 MiB meanwhile." in said
 
 
 def test_a_drop_is_as_exact_as_the_fewer_answers_are():

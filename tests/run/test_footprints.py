@@ -113,8 +113,20 @@ def test_on_a_gpu_its_memory_counts_as_nvml_tells_it_by_process(monkeypatch):
     ]
     monkeypatch.setattr(footprints.host, "model_processes", lambda pid: {"digits_1": [1]})
     monkeypatch.setattr(footprints, "read_gpus", lambda: told)
+    monkeypatch.setattr(footprints, "used_bytes", lambda: None)
     shelf = TritonShelf(Server(), [digits(1, device="gpu")])
     shelf.load("digits_1")
     assert shelf.size_bytes(["digits_1"]) == 600 * MIB
     monkeypatch.setattr(footprints, "read_gpus", lambda: [Reading("gpu:0", "process_memory_bytes:1", None, "not here")])
     assert shelf.look("digits_1") is None  # a size that nobody tells is none
+
+
+def test_where_nvml_tells_no_process_a_model_is_what_the_gpus_hold_more(monkeypatch):
+    held = iter([1000.0 * MIB, 1600.0 * MIB])
+    monkeypatch.setattr(footprints.host, "model_processes", lambda pid: {"digits_1": [1]})
+    monkeypatch.setattr(footprints, "read_gpus", lambda: [Reading("gpu:0", "process_memory_bytes:999", 500.0 * MIB)])
+    monkeypatch.setattr(footprints, "used_bytes", lambda: next(held))
+    shelf = TritonShelf(Server(), [digits(1, device="gpu"), digits(2, device="gpu")])
+    shelf.load("digits_1")
+    assert shelf.measured_bytes() == 600 * MIB
+    assert shelf.size_bytes(["digits_1", "digits_2"]) == 1200 * MIB

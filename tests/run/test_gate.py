@@ -72,12 +72,34 @@ def test_three_models_share_room_for_two(triton_server, models):
         client.start()
         gate.set_budget(round(1.1 * gate.shelf.size_bytes(["resident_2"])))
         over.set()
-        client.join(30)
+        client.join(60)
         assert set(endings) == {(200, 7.0)}
         assert gate.residency.resident() == ["resident_2"]
         with pytest.raises(Refused, match=r"model resident_3 takes .* MiB; the budget is 0 MiB"):
             gate.set_budget(1000)
             gate.acquire("resident_3")
+
+
+@triton
+def test_an_unload_under_requests_waits_for_their_answers(triton_server):
+    with Gate(triton_server, [ModelSpec(name="slow", family="sleeper", instances=2)], ROOM) as gate:
+        gate.acquire("slow")
+        gate.release("slow")
+        headers, body = infer_request({"SLEEP_S": np.array([[0.5]], np.float32)})
+
+        def sleep():
+            request = urllib.request.Request(f"{gate.url}/v2/models/slow/infer", body, headers)
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.status
+
+        with ThreadPoolExecutor(3) as pool:
+            asked = [pool.submit(sleep) for _ in range(2)]
+            until(lambda: gate.residency.counts["hits"] == 2, "two requests under way")
+            leaving = pool.submit(gate.unload, "slow")
+            assert [each.result(30) for each in asked] == [200] * 2
+            leaving.result(30)
+        assert gate.residency.places() == {"slow": "absent"}
+        assert "slow" not in host.model_processes(triton_server.pid)
 
 
 @triton

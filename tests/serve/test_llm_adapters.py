@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from tritonclient.utils import InferenceServerException
 
+from lab.__main__ import main
 from lab.errors import InputError, ModelError
-from lab.serve import adapters
+from lab.serve import adapters, loaded_adapters
 from lab.serve.metrics import scrape
 from lab.serve.models.engine import Engine, Options, run_to_end
 from lab.spec import ModelSpec, set_path
@@ -40,7 +41,7 @@ def alone(tiny, tiny_tokenizer, places):
     return write
 
 
-def test_adapters_come_and_go_while_the_model_serves(triton_server, tiny_folder, places, alone):
+def test_adapters_come_and_go_while_the_model_serves(triton_server, tiny_folder, places, alone, capsys):
     entries = {name: f"{name}={folder}" for name, folder in places.items()}
     spec = ModelSpec(name="tiny", family="llm", precision="fp32", weights=str(tiny_folder), adapters=(entries["a"],))
     triton_server.load(spec)
@@ -60,7 +61,8 @@ def test_adapters_come_and_go_while_the_model_serves(triton_server, tiny_folder,
     processes = engine()["engine_weight_bytes"]
 
     # Two more come, and eight requests of four kinds share the batch.
-    told = adapters.update(triton_server, set_path(spec, "adapters", list(entries.values())))
+    told = loaded_adapters.change(triton_server, "tiny", [entries["b"], entries["c"]], [])
+    assert loaded_adapters.of(triton_server, "tiny") == places
     assert set(told["loaded"]) == {"b", "c"}
     assert told["unloaded"] == []
     wishes = [None, "a", "b", "c", "c", "b", "a", None]
@@ -74,11 +76,15 @@ def test_adapters_come_and_go_while_the_model_serves(triton_server, tiny_folder,
     under_way = iter(Stream(url, "tiny", "how are you", {**GREEDY, "max_tokens": 110, "lora_name": "c"}))
     next(under_way)
     with ThreadPoolExecutor(1) as desk:
-        leaving = desk.submit(adapters.update, triton_server, set_path(spec, "adapters", [entries["a"], entries["b"]]))
+        leaving = desk.submit(loaded_adapters.change, triton_server, "tiny", [], ["c"])
         until(lambda: refused(answer, "c"))
         assert sum(chunk.tokens or 1 for chunk in under_way if chunk.text is not None) > 0
         assert leaving.result(60)["unloaded"] == ["c"]
     assert answer("b") == alone("how are you", "b")
+    with pytest.raises(InputError, match=r"--unload c: tiny has no such adapter.*; allowed: a, b$"):
+        loaded_adapters.change(triton_server, "tiny", [], ["c"])
+    assert main(["adapters", "tiny", "--unload", "b"]) == 0
+    assert capsys.readouterr().out == "b: unloaded\ntiny has a\n"
 
 
 def refused(answer, name):

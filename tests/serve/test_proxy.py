@@ -24,6 +24,10 @@ class Shelf:
     def unload(self, name):
         self.calls.append(("unload", name))
 
+    def evict(self, name):
+        self.unload(name)
+        return "disk"
+
     def size_bytes(self, names):
         return sum(100 * MIB if name == "big" else 10 * MIB for name in set(names))
 

@@ -51,6 +51,10 @@ class Shelf:
         finally:
             self.busy.release()
 
+    def evict(self, name):
+        self.unload(name)
+        return "disk"
+
     def size_bytes(self, names):
         return sum(self.sizes[name] for name in set(names))
 

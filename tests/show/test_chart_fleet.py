@@ -86,6 +86,15 @@ def test_hits_and_misses_have_lines_of_their_own_and_what_is_missing_is_none(fou
     assert "misses take 2.00 s at the median with 3 models" in chart.alt
 
 
+def test_a_tail_with_too_few_answers_is_the_largest_that_was_seen(found):
+    level = {"models": 3, "hit_n": 9000, "hit_p50_s": 0.002, "hit_p99_s": 0.005, "hit_max_s": 0.02}
+    found["waited"] = [level | {"miss_n": 400, "miss_p50_s": 2.0, "miss_p99_s": None, "miss_max_s": 9.5}]
+    chart = fleet.waits(found)
+    assert chart.notes == ("p99 of misses needs 459 answers; there are 400 with 3 models, the largest 9.50 s",)
+    assert chart.table["largest seen, ms"] == [20.0, 9500.0]
+    assert [trace["name"] for trace in chart.figure["data"]] == ["hits p50", "hits p99", "misses p50"]
+
+
 def test_a_bar_begins_where_the_one_before_ended_and_beyond_the_budget_it_is_hatched(found):
     chart = fleet_memory.waterfall(found)
     bars, predicted = chart.figure["data"]

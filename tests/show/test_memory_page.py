@@ -116,8 +116,32 @@ def test_the_plan_says_what_would_fit_before_anything_is_loaded(app):
     experiment = catalogue.experiment("multi_model")
     settings = ["model.name=digits", "fleet.others=[]", f"fleet.budget_bytes={560 * MIB}"]
     chart = plan_of(experiment, settings)
-    assert chart.alt == "3 of 12 models would fit: together they take 550 MiB of the 560 MiB that they may take."
+    assert chart.alt == "3 of 10 models would fit: together they take 550 MiB of the 560 MiB that they may take."
+    unstated = plan_of(experiment, settings[:2])  # the budget is then what the first four take, and a little
+    assert unstated.alt == "4 of 10 models would fit: together they take 700 MiB of the 707 MiB that they may take."
     assert not app.exception
+
+
+def test_kinds_that_were_never_loaded_can_be_measured_from_the_plan(app):
+    footprints.keep(ModelSpec(name="digits"), Footprint(150 * MIB, {"torch": 100 * MIB}))
+    app.query_params.clear()
+    app.switch_page("pages/memory.py").run()
+    assert not app.exception
+    assert "Load embedder and sleeper once and measure" in [button.label for button in app.button]
+    assert any(
+        "is not predicted: no model of its kind was loaded here before" in said for said in words(app).split("\n")
+    )
+
+
+def test_with_a_gpu_the_form_asks_where_evicted_models_go(app, monkeypatch):
+    monkeypatch.setattr("lab.serve.installation.gpus", lambda: 1)
+    app.switch_page("pages/memory.py")
+    app.query_params["m_device"] = "gpu"
+    app.query_params["m_evict"] = "host memory"
+    app.run()
+    assert not app.exception
+    assert app.segmented_control(key="m_evict").value == "host"
+    assert app.button_group(key="m_kinds_gpu").options == ["digits", "embedder"]  # the others compute on CPUs only
 
 
 def test_while_it_runs_the_page_shows_who_is_loaded(app):

@@ -1,42 +1,14 @@
-"""A library that answers as NVML does, built once a session, and processes that look like Triton's."""
+"""A library that answers as NVML does, and processes that look like Triton's."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parent / "fake_nvml.c"
-
-
-@pytest.fixture(scope="session")
-def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, str]]:
-    """A function that gives the environment in which a subprocess meets the fake: its keywords become FAKE_NVML_…;
-    old_driver=True takes the build without newer functions."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        reason = "no C compiler here to build the fake NVML with (package gcc)"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    folders = {}
-    for old in (False, True):
-        folders[old] = tmp_path_factory.mktemp("nvml")
-        defines = ["-DOLD_DRIVER"] if old else []
-        library = folders[old] / "libnvidia-ml.so.1"
-        subprocess.run([compiler, "-shared", "-fPIC", "-Wall", "-Werror", *defines, "-o", library, SOURCE], check=True)
-
-    def environment(old_driver: bool = False, **script: object) -> dict[str, str]:
-        scripted = {f"FAKE_NVML_{name.upper()}": str(value) for name, value in script.items()}
-        return {**os.environ, "LD_LIBRARY_PATH": str(folders[old_driver]), **scripted}
-
-    return environment
-
+from tests.gpu_libraries import fake_nvml as fake_nvml
 
 FAKE_SERVER = """
 import subprocess, sys

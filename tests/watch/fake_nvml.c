@@ -6,6 +6,7 @@
    FAKE_NVML_UTIL       percent, or "none": not supported, as under WSL or MIG
    FAKE_NVML_PROCESSES  "gpu:pid:bytes,...", with bytes "na" where the driver does not tell
    FAKE_NVML_LOST       index of a GPU that fell off the bus
+   FAKE_CUDA            a folder as fake_cuda.c keeps it: a process that is checkpointed holds nothing on a GPU
 
    Compiled with -DOLD_DRIVER it lacks what came with newer drivers: memory v2, where reserved memory is apart. */
 
@@ -103,12 +104,24 @@ int nvmlDeviceGetClockInfo(void *gpu, int clock, unsigned *megahertz) {
     return SUCCESS;
 }
 
+static int is_checkpointed(long pid) {
+    char path[4096];
+    if (!*setting("FAKE_CUDA")) return 0;
+    snprintf(path, sizeof path, "%s/%ld", setting("FAKE_CUDA"), pid);
+    FILE *file = fopen(path, "r");
+    if (!file) return 0;
+    int state = fgetc(file);
+    fclose(file);
+    return state == '2';
+}
+
 int nvmlDeviceGetComputeRunningProcesses_v3(void *gpu, unsigned *count, Process *processes) {
     unsigned room = *count, found = 0;
     const char *entry;
     for (int i = 0; (entry = item(setting("FAKE_NVML_PROCESSES"), i)); i++) {
         char *rest;
         if (strtol(entry, &rest, 10) != index_of(gpu)) continue;
+        if (is_checkpointed(strtol(rest + 1, NULL, 10))) continue;
         if (found < room) {
             processes[found].pid = (unsigned)strtoul(rest + 1, &rest, 10);
             processes[found].used = strncmp(rest + 1, "na", 2) == 0 ? ~0ull : strtoull(rest + 1, NULL, 10);

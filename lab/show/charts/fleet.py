@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -48,36 +49,40 @@ def throughput(fleet: Fleet) -> Chart:
 
 
 def waits(fleet: Fleet) -> Chart:
-    """Latency (log y) of requests whose model was there and of those that waited for it, against the models asked."""
+    """Latency (log y) of requests whose model was there and of those that waited for it, against the models asked; all
+    repeats together, where the run's figures hold that."""
     title = "What a hit and a miss take"
-    cells = by_models(fleet["cells"])
-    table: dict[str, list[Any]] = {"models": [], "requests": [], "n": [], "p50, ms": [], "p99, ms": []}
+    levels = fleet.get("waited") or [cell for _, cell in by_models(fleet["cells"])]
+    table: dict[str, list[Any]] = {
+        "models": [],
+        "requests": [],
+        "n": [],
+        "p50, ms": [],
+        "p99, ms": [],
+        "largest seen, ms": [],
+    }
     traces, drawn, told, notes = [], [], [], []
     for kind, label, style in (("hit", "hits", theme.TREATMENT), ("miss", "misses", theme.STYLES[2])):
-        for name, p, dash in (("p50", "p50", "solid"), ("p99", "p99", "dot")):
-            points = [(n, cell[f"{kind}_{name}_s"]) for n, cell in cells]
-            y = [np.nan if v is None else v * 1e3 for _, v in points]
+        for p, dash in (("p50", "solid"), ("p99", "dot")):
+            y = [np.nan if (v := level[f"{kind}_{p}_s"]) is None else v * 1e3 for level in levels]
             if np.isnan(y).all():
                 continue
             look = theme.Style(style.role, dash, style.marker)
             hover = f"{label} {p}, %{{x}} models: %{{y:,.1f}} ms<extra></extra>"
-            traces.append(line(f"{label} {p}", [n for n, _ in points], y, look, hovertemplate=hover))
+            traces.append(line(f"{label} {p}", [level["models"] for level in levels], y, look, hovertemplate=hover))
             drawn += [v for v in y if not np.isnan(v)]
-        for n, cell in cells:
-            append(table, n, label, cell[f"{kind}_n"], ms(cell[f"{kind}_p50_s"]), ms(cell[f"{kind}_p99_s"]))
-            if 0 < cell[f"{kind}_n"] < 7:
-                notes.append(f"{label} with {n} models are not drawn: {cell[f'{kind}_n']} are too few")
-        counts = [cell[f"{kind}_n"] for _, cell in cells]
-        if max(counts, default=0) >= needed(0.5) and all(cell[f"{kind}_p99_s"] is None for _, cell in cells):
-            notes.append(f"p99 of {label} needs {needed(0.99)} answers, a block here has up to {max(counts):,}")
-        last = next((c for _, c in reversed(cells) if c[f"{kind}_p50_s"] is not None), None)
+        for level in levels:
+            figures = [ms(level.get(f"{kind}_{name}_s")) for name in ("p50", "p99", "max")]
+            append(table, level["models"], label, level[f"{kind}_n"], *figures)
+        notes += _too_few(levels, kind, label)
+        last = next((level for level in reversed(levels) if level[f"{kind}_p50_s"] is not None), None)
         if last is not None:
             told.append(
                 f"{label} take {format_seconds(last[f'{kind}_p50_s'])} at the median with {last['models']} models"
             )
     if not traces:
         return nothing_to_draw(title, "too few requests were answered")
-    x = [n for n, _ in cells]
+    x = [level["models"] for level in levels]
     layout = theme.layout(
         height=340,
         showlegend=True,
@@ -87,6 +92,24 @@ def waits(fleet: Fleet) -> Chart:
         yaxis=log_axis("latency, ms", log_range(drawn)),
     )
     return Chart(title, {"data": traces, "layout": layout}, f"{'; '.join(told)}.", table, tuple(notes))
+
+
+def _too_few(levels: Sequence[dict[str, Any]], kind: str, label: str) -> list[str]:
+    """What is not drawn, and the largest that was seen in its place."""
+    notes = [
+        f"{label} with {level['models']} models are not drawn: {level[f'{kind}_n']} are too few"
+        for level in levels
+        if 0 < level[f"{kind}_n"] < needed(0.5)
+    ]
+    short = [level for level in levels if needed(0.5) <= level[f"{kind}_n"] < needed(0.99)]
+    if short:
+        seen = [
+            f"{level[f'{kind}_n']:,} with {level['models']} models"
+            + (f", the largest {format_seconds(level[f'{kind}_max_s'])}" if level.get(f"{kind}_max_s") else "")
+            for level in short
+        ]
+        notes.append(f"p99 of {label} needs {needed(0.99)} answers; there are {'; '.join(seen)}")
+    return notes
 
 
 def matrix(fleet: Fleet) -> Chart:

@@ -167,6 +167,8 @@ def course(
     moments: Sequence[tuple[float, str]] = (),
     held: Sequence[Held] = (),
     stays: Sequence[Stay] = (),
+    *,
+    on_gpu: bool = False,
 ) -> Chart:
     """Memory of all models together (y, MiB) over the run, with its budget; marks on the curve are models that came and
     went (`stays`), at what was read then. The table has each model's."""
@@ -192,7 +194,7 @@ def course(
         legend=theme.legend(y=-0.2, yanchor="top"),
         margin={"l": 64, "r": 24, "t": 28, "b": 84 if len(traces) > 1 else 52},
         xaxis=theme.axis("seconds since the run began", rangemode="normal"),
-        yaxis=theme.axis("PSS of all models, MiB"),
+        yaxis=theme.axis(f"{'GPU memory' if on_gpu else 'PSS'} of all models, MiB"),
         shapes=shapes,
         annotations=labels,
     )

@@ -89,7 +89,7 @@ DRILLS = (
     Drill(
         "swap", "models", "multi-model", ("multi_model",), _swap,
         ask="A request for a model that is not loaded waits until one is unloaded ({unload_s}) and it is loaded "
-        "({load_s}); swaps run one after the other. How many such misses a minute can be served at most?",
+        "({load_s}); swaps run one after the other. How many are there a minute at most, however many wait for each?",
         answer=Number("misses_rps", "a minute", scale=60, near=1.15),
         formula="60 s ÷ (load + unload) = 60 s ÷ {swap_s} = {per_minute}",
         why="However fast the model is: once each request misses, the swap is the server. Users who wait in a closed "
@@ -106,7 +106,7 @@ DRILLS = (
         formula="{fit_rps} ÷ {over_rps} = {fall_ratio}; p50 is then {p50_s}",
         why="It is a cliff and no slope: one model too many makes each miss evict what the next request needs. Leave "
         "room for one more than you have, or refuse by name.",
-        source="the run's own cells, four users in a closed loop",
+        source="the run's own cells, the same users in a closed loop",
         then="How would you see the cliff coming in production?",
         chart=primary_chart,
     ),

@@ -7,28 +7,34 @@ import json
 import streamlit as st
 
 from lab.measure import fleet_words, tenancy
-from lab.run import footprints
-from lab.run.fleet_bench import members
+from lab.measure.words import join
+from lab.run import fit, footprints
+from lab.run.fleet_bench import ROOM_FRACTION, members
 from lab.run.folder import RunFolder
 from lab.run.plan import settle
+from lab.serve import installation, repository
 from lab.show.charts import fleet, fleet_memory
 from lab.show.charts.figure import Chart
-from lab.show.ui import chart
+from lab.show.ui import chart, chore
 from lab.show.ui.topic import Seen
-from lab.spec import Experiment, Fleet, parse_setting
+from lab.spec import Experiment, Fleet, ModelSpec, parse, parse_setting
 
 KINDS = ("digits", "embedder", "sleeper", "null")
 MIB = 2**20
 
 
 def form(experiment: Experiment) -> list[str]:
-    """Which models, the budget, how unequally they are asked; then the plan: what would fit, before anything loads."""
+    """Which models, on which device, the budget, how unequally they are asked; then the plan: what would fit, before
+    anything loads."""
+    device, evict_to = _place()
+    known = [kind for kind in KINDS if device == "cpu" or kind not in repository.CPU_ONLY]
+    declared = [experiment.model.name, *(other.name for other in _fleet(experiment).others)]
     kinds = st.pills(
         "Models, copies of them in turn",
-        KINDS,
+        known,
         selection_mode="multi",
-        default=[experiment.model.name, *(other.name for other in _fleet(experiment).others)],
-        key="m_kinds",
+        default=[name for name in declared if name in known],
+        key=f"m_kinds_{device}" if device != "cpu" else "m_kinds",
         bind="query-params",
     ) or [experiment.model.name]
     left, right = st.columns(2, vertical_alignment="bottom")
@@ -51,13 +57,45 @@ def form(experiment: Experiment) -> list[str]:
         help="0: all are asked alike. 1: the second half as often as the first, the third a third as often.",
     )
     first, *others = kinds
-    settings = [f"model.name={first}", f"fleet.others={json.dumps([{'name': name} for name in others])}"]
+    there = {} if device == "cpu" else {"device": device}
+    settings = [f"model.name={first}", f"fleet.others={json.dumps([{'name': name, **there} for name in others])}"]
+    settings += ["model.device=gpu"] if there else []
+    settings += [f"fleet.evict_to={evict_to}"] if evict_to != _fleet(experiment).evict_to else []
     settings += [f"fleet.budget_bytes={budget_mib * MIB}"] if budget_mib else []
     settings += [f"workload.zipf_exponent={zipf:g}"] if zipf != experiment.workload.zipf_exponent else []
-    with st.expander("The load plan: what would fit", key="m_plan", on_change="rerun") as plan:
+    first_look = "run" not in st.query_params
+    with st.expander("The load plan: what would fit", expanded=first_look, key="m_plan", on_change="rerun") as plan:
         if plan.open:
             chart.show(plan_of(experiment, settings), key="m_plan_chart", heading=False)
+            specs = [parse(ModelSpec, {"name": kind, **there}) for kind in kinds]
+            if unknown := [spec.name for spec in fit.unknown(specs)]:
+                label = f"Load {join(unknown)} once and measure"
+                command = ["fit", *unknown, *(["--device", device] if there else [])]
+                chore.offer("fit", label, command, icon=":material/straighten:")
     return settings
+
+
+def _place() -> tuple[str, str]:
+    """(device of all models, where evicted ones go); nothing is asked where there is no GPU."""
+    if not installation.gpus():
+        return "cpu", "disk"
+    left, right = st.columns(2, vertical_alignment="bottom")
+    device = left.segmented_control(
+        "Device", ["cpu", "gpu"], default="cpu", required=True, key="m_device", bind="query-params"
+    )
+    if device == "cpu":
+        return "cpu", "disk"
+    evict_to = right.segmented_control(
+        "Evict to",
+        ["disk", "host"],
+        default="disk",
+        required=True,
+        key="m_evict",
+        bind="query-params",
+        format_func={"disk": "disk", "host": "host memory"}.__getitem__,
+        help="host memory: the driver moves what the model holds on the GPU there, and back when it is asked.",
+    )
+    return "gpu", str(evict_to)
 
 
 def happened(seen: Seen) -> list[Chart]:
@@ -90,7 +128,15 @@ def meanwhile(folder: RunFolder) -> list[Chart]:
     stays = tenancy.stays(events, origin_ns)
     return [
         fleet_memory.tenancy(stays, end_s, moments),
-        fleet_memory.course(t_s, size_bytes, budget, moments, tenancy.held(telemetry, events), stays),
+        fleet_memory.course(
+            t_s,
+            size_bytes,
+            budget,
+            moments,
+            tenancy.held(telemetry, events),
+            stays,
+            on_gpu=tenancy.is_on_gpu(telemetry),
+        ),
     ]
 
 
@@ -98,7 +144,10 @@ def plan_of(experiment: Experiment, settings: list[str]) -> Chart:
     asked = settle(experiment, [parse_setting(setting) for setting in settings], quick=False)
     models = members(asked, max(cell.workload.models for cell in asked.cells()))
     predicted = [footprints.predicted_bytes(models[: n + 1]) for n in range(len(models))]
-    return fleet_memory.plan([model.name for model in models], predicted, _fleet(asked).budget_bytes)
+    budget, first = _fleet(asked).budget_bytes, predicted[: _fleet(asked).fit][-1]
+    if budget is None and first is not None:  # what the run will take for one
+        budget = round(first * (1 + ROOM_FRACTION))
+    return fleet_memory.plan([model.name for model in models], predicted, budget)
 
 
 def _fleet(experiment: Experiment) -> Fleet:
