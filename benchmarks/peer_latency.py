@@ -128,7 +128,7 @@ class Meters:
 
     def _perf_analyzer(self, model: ModelSpec, plan: Plan) -> tuple[float, float, float]:
         """p50, p99 and mean in seconds."""
-        command = [str(self.peer), "-m", model.name, "-u", self.server.grpc_url, "-i", "grpc", "-a", "-s", "100"]
+        command = [str(self.peer), "-m", model.name, "-u", self.server.grpc_url, "-i", "grpc", "-a", "-s", "999"]
         command += ["-p", f"{SECONDS * 1e3 / WINDOWS:.0f}", "--request-intervals", str(plan.gaps)]
         if model.name in INPUTS:
             given = self.folder / f"{model.name}.json"
