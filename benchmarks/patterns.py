@@ -193,7 +193,7 @@ def million(folder: Path) -> list[Row]:
     if (told["rows"], told["errors"]) != (MILLION, 0):
         raise SystemExit(f"million: {told}")
     note = f"{own / MIB:.0f} MiB the job, {grown / MIB:.0f} MiB more in the server; {MILLION / seconds:,.0f} rows/s"
-    return [Row("1,000,000 short rows: memory above the model", (own + grown) / 2**30, "GiB", "<= 1", MILLION, note)]
+    return [Row("1,000,000 short rows: memory above the model", (own + grown) / 1e9, "GB", "<= 1", MILLION, note)]
 
 
 def held(pid: int) -> int:

@@ -5,14 +5,21 @@ once, asked some more for what is usual, and ended; each stage of its start is s
 are tried one by one and together: compiled code that is kept, weights that are mapped as the kernels read them, a
 parent that has imported everything and forks; and the process that is never let go. Each has a price in memory or disk.
 
-    python -m lab run cold_start                  four models, nine ways to start, about 12 minutes
+    python -m lab run cold_start                  three models in each of their formats, nine ways: about 25 minutes
     python -m lab run cold_start --quick          the language model, plain and with remedies, about two minutes
     python -m lab run cold_start --set 'start=[{},{"compile_cache":true},{"compile_cache":true,"zygote":true}]'
+    python -m lab run cold_start --set 'model=[{"name":"llm","family":"llm","precision":"int4"}]'
 """
 
 from lab.spec import ClosedLoop, Experiment, Judge, ModelSpec, Slo, Start, Workload
 
 ALL = {"compile_cache": True, "mapped_weights": True, "zygote": True}
+FORMATS = {
+    "llm": ("bf16", "int8", "int8_weight", "int4", "fp32"),
+    "embedder": ("fp32", "bf16", "int8"),
+    "digits": ("fp32", "bf16", "int8"),
+}
+"""The language model in fp32 is computed by torch, in the others by kernels that are compiled."""
 
 EXPERIMENT = Experiment(
     id="cold_start",
@@ -27,11 +34,10 @@ EXPERIMENT = Experiment(
     workload=Workload(arrival=ClosedLoop(concurrency=1), duration_s=1),
     slo=Slo(latency_s=1.0, percentile=0.99),
     factors={
-        "model": (
-            {"name": "llm", "family": "llm", "precision": "bf16"},
-            {"name": "llm", "family": "llm", "precision": "int8"},
-            {"name": "embedder", "family": "embedder", "precision": "fp32"},
-            {"name": "digits", "family": "digits", "precision": "fp32"},
+        "model": tuple(
+            {"name": family, "family": family, "precision": precision}
+            for family, precisions in FORMATS.items()
+            for precision in precisions
         ),
         "start": (
             {},

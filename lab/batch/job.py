@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import json
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer
@@ -29,7 +31,7 @@ from lab.batch.served import own_place, serves, serving
 from lab.batch.table import Row
 from lab.errors import InputError, LabError, RunError
 from lab.gateway.triton import TritonUpstream
-from lab.run.lock import who_measures
+from lab.run.lock import no_run_beside
 from lab.serve import quantized, weights
 from lab.serve.chat import as_turn
 from lab.serve.cut import Cut
@@ -71,7 +73,7 @@ class Job:
 
 @dataclass
 class Progress:
-    """`total` rows as far as that is known before they are read: lines of text, rows of Parquet."""
+    """`total` rows as far as that is known before they are read (table.fingerprint)."""
 
     done: int
     total: int | None
@@ -105,7 +107,8 @@ Report = Callable[[Progress], None]
 
 
 def run(job: Job, report: Report) -> Result:
-    """InputError for what cannot be asked, RunError for a job that could not go on; parts that are whole stay."""
+    """InputError for what cannot be asked, RunError for a job that could not go on; parts that are whole stay. Runs
+    that would measure wait for its end."""
     questions.check(job.spec)
     if not job.source.is_file():
         raise InputError(f"{job.source}: no such file")
@@ -113,10 +116,13 @@ def run(job: Job, report: Report) -> Result:
     table.ending(job.out)
     if job.source.resolve() == job.out.resolve():
         raise InputError(f"{job.out}: is the input; allowed: another name")
-    if (holder := who_measures()) is not None:
-        raise RunError(f"run {holder} measures now, and a batch job would falsify its figures; wait or stop it")
+    with no_run_beside(f"the batch job {job.out.name}"):
+        return _done(job, report)
+
+
+def _done(job: Job, report: Report) -> Result:
     weights.prepare(job.spec)
-    digest, lines = fingerprint(job.source)
+    digest, total = table.fingerprint(job.source)
     kept = parts.Parts(job.out, identity(job, digest), questions.schema(job.spec.family))
     began = time.monotonic()
     with kept.held(job.overwrite) as done:
@@ -125,7 +131,7 @@ def run(job: Job, report: Report) -> Result:
             cut = told.get("cut", 0), told.get("tokens_cut", 0)
             return Result(told["rows"], told["errors"], 0, 0.0, was_done=True, cut=cut[0], tokens_cut=cut[1])
         with serving(job.spec, own_place(job.out)) as server:
-            asked = asyncio.run(_Work(job, server, kept, lines, report).run())
+            asked = asyncio.run(_Work(job, server, kept, total, report).run())
         cut = cut_rows(kept)
         told = {"finished": datetime.now(UTC).isoformat(timespec="seconds"), "source": job.source.name}
         rows, failed = kept.assemble({**told, "cut": cut[0], "tokens_cut": cut[1]})
@@ -150,24 +156,14 @@ def identity(job: Job, digest: str) -> dict[str, Any]:
     }
 
 
-def fingerprint(path: Path) -> tuple[str, int | None]:
-    """SHA-256, and the lines of a text."""
-    hashed, lines = hashlib.sha256(), 0
-    with path.open("rb") as file:
-        while block := file.read(2**20):
-            hashed.update(block)
-            lines += block.count(b"\n")
-    return hashed.hexdigest(), None if path.suffix.lower() == ".parquet" else lines
-
-
 class _Work:
-    def __init__(self, job: Job, server: Server, kept: parts.Parts, lines: int | None, report: Report) -> None:
+    def __init__(self, job: Job, server: Server, kept: parts.Parts, total: int | None, report: Report) -> None:
         self._job, self._server, self._kept, self._report = job, server, kept, report
         self._family = job.spec.family
         place = weights.tokenizer(job.spec)
         self._tokenizer = Tokenizer.from_file(str(place)) if place is not None else None
         self._cut = Cut.of(job.spec)
-        self._total = lines
+        self._total = total
         self._schema = questions.schema(self._family).append(pa.field(parts.ERROR, pa.string()))
         self._began = time.monotonic()
 
@@ -289,13 +285,16 @@ def first_of(failures: ExceptionGroup[Exception]) -> Exception:
 
 
 def repeated_ids(job: Job) -> tuple[int, str | None]:
-    """(ids that more than one row has, one of them): who joins by them would join wrong."""
-    seen: set[bytes] = set()
-    repeated: dict[bytes, str] = {}
-    for row in job.rows():
-        if row.id is not None:
-            short = hashlib.blake2b(row.id.encode(), digest_size=8).digest()
-            if short in seen and len(repeated) < 100_000:
-                repeated.setdefault(short, row.id)
-            seen.add(short)
-    return len(repeated), next(iter(repeated.values()), None)
+    """(ids that more than one row has, one of them): who joins by them would join wrong. Takes 8 bytes a row."""
+    hashes = array("Q", (_short(row.id) for row in job.rows() if row.id is not None))
+    every = np.frombuffer(hashes, np.uint64)
+    every.sort()
+    repeated = np.unique(every[1:][every[1:] == every[:-1]])
+    if not len(repeated):
+        return 0, None
+    one = int(repeated[0])
+    return len(repeated), next(row.id for row in job.rows() if row.id is not None and _short(row.id) == one)
+
+
+def _short(id: str) -> int:
+    return int.from_bytes(hashlib.blake2b(id.encode(), digest_size=8).digest(), "little")

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lab.batch import parts, table
-from lab.batch.job import Progress, Report, Result, fingerprint
+from lab.batch.job import Progress, Report, Result
 from lab.errors import InputError, RunError
 
 COLUMN = "answer"
@@ -77,7 +77,7 @@ def run(job: Job, report: Report) -> Result:
     table.ending(job.out)
     if job.source.resolve() == job.out.resolve():
         raise InputError(f"{job.out}: is the input; allowed: another name")
-    digest, _ = fingerprint(job.source)
+    digest, _ = table.fingerprint(job.source)
     kept = parts.Parts(job.out, identity(job, digest), SCHEMA)
     began = time.monotonic()
     with kept.held(job.overwrite) as done:

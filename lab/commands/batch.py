@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 BATCH = 64
 """Rows that a model takes together where its settings do not say."""
+BAR = 20
+"""Characters of a progress bar."""
 EVERY_S = 10.0
 """Between two lines of progress that nobody may be looking at."""
 PLACES = 32
@@ -90,7 +92,7 @@ def _for_rows(spec: ModelSpec) -> ModelSpec:
 
 
 class Shown:
-    """On a terminal a line that moves; elsewhere a line every EVERY_S."""
+    """On a terminal a bar that moves; elsewhere a line every EVERY_S."""
 
     def __init__(self) -> None:
         self._next_s = time.monotonic() + EVERY_S
@@ -98,10 +100,18 @@ class Shown:
     def __call__(self, progress: Progress) -> None:
         line = _line(progress)
         if sys.stderr.isatty():
-            print(f"\r{line}   ", end="", file=sys.stderr, flush=True)
+            print(f"\r{_bar(progress)}{line}\x1b[K", end="", file=sys.stderr, flush=True)
         elif time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + EVERY_S
             say(line)
+
+
+def _bar(progress: Progress) -> str:
+    """ "[#####...............]  25 % "; "" where nobody knows how many rows there are."""
+    if not progress.total:
+        return ""
+    share = min(1.0, progress.done / progress.total)
+    return f"[{'#' * int(share * BAR):.<{BAR}}] {int(100 * share):>3} % "
 
 
 def _line(progress: Progress) -> str:

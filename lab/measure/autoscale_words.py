@@ -83,7 +83,7 @@ def simulator(found: Found) -> list[str]:
 
 def table(found: Found) -> list[list[str]]:
     """Rows of text for a terminal, the header first."""
-    rows = [["instances", "in time", "p95", "p95 modelled", "mean instances", "most", "changes"]]
+    rows = [["instances", "in time", "p95", "p95 modelled", "mean instances", "instance-seconds", "most", "changes"]]
     for block in found["blocks"]:
         measured, simulated = block["measured"], block["simulated"]
         rows.append(
@@ -93,6 +93,7 @@ def table(found: Found) -> list[list[str]]:
                 format_seconds(measured["p95_s"]),
                 format_seconds(simulated["p95_s"]),
                 f"{measured['instances_mean']:.2f}",
+                f"{measured['instance_s']:.0f}",
                 str(measured["most"]),
                 str(measured["changes"]),
             ]

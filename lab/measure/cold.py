@@ -259,10 +259,12 @@ def problems(found: Cold) -> list[str]:
                     f"{what}: {format_fraction(resident)} of its files were still in the page cache, so its reads are "
                     "not those of a cold one."
                 )
-        if one["not_measured"]:
-            told.append(f"{what} was not measured: {one['not_measured']}.")
         if one["failed"]:
             told.append(f"{what}: {plural(len(one['failed']), 'start')} failed: {one['failed'][0].rstrip('.')}.")
+    reasons = dict.fromkeys(one["not_measured"] for one in found["cells"] if one["not_measured"])
+    for reason in reasons:
+        ways = [f"{one['model']}, {one['label']}" for one in found["cells"] if one["not_measured"] == reason]
+        told.append(f"{'; '.join(ways)} {'was' if len(ways) == 1 else 'were'} not measured: {reason}.")
     if any(one["start"]["page_cache"] == "cold" for one in found["cells"]):
         told.append(
             "Cold is said of the weights' files and of kept code. Python and its libraries stay in the page cache, as "

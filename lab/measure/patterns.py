@@ -1,10 +1,10 @@
 """The same model served in several ways: what each makes of the machine, and which suits whom.
 
 A way of serving (Workload.pattern: online, streaming, batch) keeps a promise of its own. Here every way is held to
-every promise, from its records: the share of requests within it, and what a good item costs, in units of the cheapest
-(the price of the machine falls out of that ratio: it is the same machine for the same time). Who suits a promise is the
-cheapest of those that keep it. A batch job's users wait for the file and not for a row, so its promise is a time by
-which everything is there; `rows_by_then` is how many rows that is.
+every promise, from its records: the share of requests within it, and what an item and a good item cost, in seconds of
+the machine and in units of the cheapest (the machine's price falls out of that ratio: it is the same machine). Who
+suits a promise is the cheapest of those that keep it. A batch job's users wait for the file and not for a row, so its
+promise is a time by which everything is there; `rows_by_then` is how many rows that is.
 """
 
 from __future__ import annotations
@@ -78,6 +78,7 @@ def _way(one: Served, label: str) -> dict[str, Any]:
         "pattern": one.workload.pattern,
         "streams": one.workload.stream,
         "promise": None if slo is None else told(slo),
+        "machine_s_per_item": _per(middle["throughput_rps"]),
         **middle,
     }
 
@@ -102,6 +103,7 @@ def _target(slo: Slo, served: Sequence[Served], ways: Sequence[dict[str, Any]]) 
         )
     best = max((own["good_rps"] or 0.0 for own in held), default=0.0)
     for own in held:
+        own["machine_s_per_good"] = _per(own["good_rps"])
         own["cost_ratio"] = best / own["good_rps"] if own["good_rps"] else None
         own["keeps"] = own["share"] is not None and own["share"] >= slo.percentile
     keeping = [own for own in held if own["keeps"] and own["cost_ratio"] is not None]
@@ -204,8 +206,10 @@ def _streaming(found: dict[str, Any]) -> list[str]:
 
 
 def table(found: dict[str, Any]) -> list[list[str]]:
-    """Rows of text for a terminal, the header first: each way, and the share within each promise with its cost."""
-    rows = [["way", "tokens/s", "p95", "TTFT p50", "busy", *(target["promise"] for target in found["targets"])]]
+    """Rows of text for a terminal, the header first: each way, how long the machine works on an item, and the share
+    within each promise with the cost of a good item, in units of the cheapest."""
+    promises = [target["promise"] for target in found["targets"]]
+    rows = [["way", "tokens/s", "p95", "TTFT p50", "busy", "an item takes", *promises]]
     for way in found["ways"]:
         cells = []
         for target in found["targets"]:
@@ -218,10 +222,16 @@ def table(found: dict[str, Any]) -> list[list[str]]:
                 format_seconds(way["latency_p95_s"]),
                 format_seconds(way["ttft_p50_s"]),
                 format_fraction(way["engine_busy_fraction"]),
+                format_seconds(way["machine_s_per_item"]),
                 *cells,
             ]
         )
     return rows
+
+
+def _per(rate_rps: float | None) -> float | None:
+    """Seconds of the machine for one, at so many a second."""
+    return 1 / rate_rps if rate_rps else None
 
 
 def _middle(values: Sequence[float | None]) -> float | None:

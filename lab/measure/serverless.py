@@ -24,11 +24,7 @@ from lab.measure.cold import figure
 from lab.measure.percentile import needed, percentile
 from lab.measure.records import OK
 from lab.measure.serverless_sim import Rules, Simulated, simulate
-from lab.measure.words import (
-    format_fraction,
-    format_seconds,
-    plural,
-)
+from lab.measure.words import format_fraction, format_seconds, plural
 
 REQUESTS = 1_000
 """Of each modelled rate."""
@@ -70,10 +66,13 @@ def serverless(events: Sequence[Event], requests: pa.Table, cells: Sequence[Mapp
     if how and cold_s and len(service_s):
         rules = rules_of(how)
         for block in blocks:
-            block["modelled"] = _checked(block, service_s, cold_s, rules)
+            block["_simulated"] = simulate(block["_due_s"], service_s, cold_s, rules, span_s=block["seconds"])
+            block["modelled"] = _told([block["_simulated"]])
         found["curve"] = curve(service_s, cold_s, rules)
+    found["rates"] = _rates(blocks)
     for block in blocks:
-        block.pop("_due_s")
+        for name in ("_due_s", "_latency_s", "_simulated"):
+            block.pop(name)
     return found
 
 
@@ -113,6 +112,8 @@ def _block(
         "seconds": (end_ns - begin_ns) / 1e9,
         "modelled": None,
         "_warm_s": latency_s[is_warm],
+        "_latency_s": latency_s,
+        "_simulated": None,
         "_due_s": (np.sort(own["due_ns"].to_numpy()) - begin_ns) / 1e9,
     }
 
@@ -144,10 +145,32 @@ def _stages(ready: Sequence[Event]) -> dict[str, float]:
     return {name: sum(took) / len(took) for name, took in told.items()}
 
 
-def _checked(block: Found, service_s: Any, cold_s: Sequence[float], rules: Rules) -> Found:
-    """The block's own arrivals, simulated."""
-    run = simulate(block["_due_s"], service_s, cold_s, rules, span_s=block["seconds"])
-    return {"cold_fraction": run.cold_fraction, **_percentiles(run.latency_s), "up_s": run.up_s}
+def _told(runs: Sequence[Simulated]) -> Found:
+    """Of arrivals of blocks as they were, simulated; those of several are taken together."""
+    cold = np.concatenate([run.cold for run in runs])
+    latency_s = np.concatenate([run.latency_s for run in runs])
+    share = float(cold.mean()) if len(cold) else None
+    return {"cold_fraction": share, **_percentiles(latency_s), "up_s": sum(run.up_s for run in runs)}
+
+
+def _rates(blocks: Sequence[Found]) -> list[Found]:
+    """The repeats of each rate taken together, slowest first: a tail needs more answers than one block has."""
+    found = []
+    for rate in sorted({block["rate_rps"] for block in blocks if block["rate_rps"] and block["answered"]}):
+        own = [block for block in blocks if block["rate_rps"] == rate]
+        answered, cold = (sum(block[name] for block in own) for name in ("answered", "cold"))
+        simulated = [block["_simulated"] for block in own if block["_simulated"] is not None]
+        found.append(
+            {
+                "rate_rps": rate,
+                "repeats": len(own),
+                "answered": answered,
+                "cold_fraction": cold / answered,
+                **_percentiles(np.concatenate([block["_latency_s"] for block in own])),
+                "modelled": _told(simulated) if simulated else None,
+            }
+        )
+    return found
 
 
 # --- modelled -----------------------------------------------------------------------------------------------------
@@ -244,17 +267,17 @@ def misses(found: Found) -> list[str]:
 def table(found: Found) -> list[list[str]]:
     """Rows of text for a terminal, the header first."""
     rows = [["rate", "requests", "cold", "modelled", "p50", "modelled", "p99", "modelled"]]
-    for block in found["blocks"]:
-        model = block["modelled"] or {}
+    for rate in found["rates"]:
+        model = rate["modelled"] or {}
         rows.append(
             [
-                rate_label(block["rate_rps"]),
-                str(block["answered"]),
-                format_fraction(block["cold_fraction"]),
+                rate_label(rate["rate_rps"]),
+                str(rate["answered"]),
+                format_fraction(rate["cold_fraction"]),
                 format_fraction(model.get("cold_fraction")),
-                format_seconds(block["p50_s"]),
+                format_seconds(rate["p50_s"]),
                 format_seconds(model.get("p50_s")),
-                format_seconds(block["p99_s"]),
+                format_seconds(rate["p99_s"]),
                 format_seconds(model.get("p99_s")),
             ]
         )

@@ -1,6 +1,6 @@
 """Runs an experiment with a start: the model comes up from nothing, answers once, and is ended, again and again.
 
-    for each cell × repeat, in alternating order:
+    for each model, each repeat, and each way to start, these in alternating order:
         forget      files cold or warm in the page cache, compiled code gone unless it is kept
         start       a process, or a Triton, up to "ready"; its stages are its own stamps
         first       one request to its end; then some more, for what is usual
@@ -63,7 +63,8 @@ def measure(
     experiment: Experiment, folder: RunFolder, stopped: Callable[[], bool], report: Report, on_tick: Tick
 ) -> bool:
     """The whole run; whether a page asked it to stop. RunError when no start succeeded."""
-    blocks, cells = cell_blocks(experiment), experiment.cells()
+    # All starts of a model before the next one's: each way that forks has a parent, which holds memory until its last.
+    blocks, cells = cell_blocks(experiment, whole_groups=True), experiment.cells()
     inbox, asked, ok = Inbox(folder.path), False, 0
     left = {index: sum(block.cell == index for block in blocks) for index in range(len(cells))}
     last = ""
@@ -146,9 +147,9 @@ def _prepared(stack: ExitStack, folder: RunFolder, number: int, cell: Cell) -> R
 def why_not(model: ModelSpec, how: Start) -> str:
     """What this model has not of the start; "" when all fits."""
     if how.torch_compile and model.family not in COMPILABLE:
-        return f"torch.compile with {model.family}, whose kernels are numba's or none"
+        return f"{model.family} is no network of torch's that torch.compile could take"
     if how.mapped_weights and not _maps(model):
-        return f"mapped weights with {model.family} in {model.precision}, which has none packed"
+        return f"{model.family} in {model.precision} has no packed weights that could be mapped"
     return ""
 
 

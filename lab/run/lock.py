@@ -2,7 +2,8 @@
 
 `run.lock` in LAB_HOME is held by the run that measures; each one that waits holds a ticket in `queue/`, named after
 the moment it came, and the oldest ticket goes first. Both are kernel file locks (flock), so a holder or a waiter that
-is killed lets go at that instant, and a ticket that nobody holds is skipped and removed.
+is killed lets go at that instant, and a ticket that nobody holds is skipped and removed. Work that measures nothing and
+would falsify what a run measures (a batch job) holds the same lock shared: runs wait for its end.
 
 Knows nothing of what is measured. Excludes runs that share a LAB_HOME, and only those.
 """
@@ -13,8 +14,8 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lab.errors import RunError
@@ -79,6 +80,28 @@ class MeasureLock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+@contextmanager
+def no_run_beside(holder: str) -> Iterator[None]:
+    """The machine is busy with `holder`, and maybe with its like; runs wait behind it. RunError when one measures."""
+    try:
+        lock = os.open(home() / "run.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise RunError(f"{home()}: no lock can be made there: {error.strerror}; check room and permissions") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(
+                f"run {_name_in(lock)} measures now, and {holder} would falsify its figures; wait or stop it"
+            ) from None
+        with suppress(OSError):
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, holder.encode(), 0)
+        yield
+    finally:
+        os.close(lock)
 
 
 def who_measures() -> str | None:

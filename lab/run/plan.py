@@ -54,32 +54,36 @@ def level_blocks(experiment: Experiment) -> list[Block]:
     return blocks
 
 
-def cell_blocks(experiment: Experiment) -> list[Block]:
-    """Every cell in every repeat; compared levels adjacent, each group in the reverse order of the one before."""
-    cells = experiment.cells()
+def cell_blocks(experiment: Experiment, *, whole_groups: bool = False) -> list[Block]:
+    """Every cell in every repeat; compared levels adjacent, each group in the reverse order of the one before. With
+    `whole_groups` all repeats of a group come before the next one: for what must be kept ready for each level."""
+    cells, groups = experiment.cells(), _groups(experiment)
+    factor = experiment.judge.factor if experiment.judge else None
+    turns = [(repeat, group) for repeat in range(experiment.repeats) for group in groups]
+    if whole_groups:
+        turns = [(repeat, group) for group in groups for repeat in range(experiment.repeats)]
+    blocks = []
+    for number, (repeat, group) in enumerate(turns):
+        for index in group if number % 2 == 0 else reversed(group):
+            cell = cells[index]
+            level = cell.factors.get(factor) if factor else None
+            blocks.append(Block("cell", index, repeat, cell.model, cell.workload, level))
+    return blocks
+
+
+def _groups(experiment: Experiment) -> list[list[int]]:
+    """The positions of cells that differ in the judged factor alone."""
     factor = experiment.judge.factor if experiment.judge else None
     groups: list[list[int]] = []
     keys: list[dict[str, Any]] = []
-    for index, cell in enumerate(cells):
+    for index, cell in enumerate(experiment.cells()):
         key = {path: level for path, level in cell.factors.items() if path != factor}
         if key in keys:
             groups[keys.index(key)].append(index)
         else:
             keys.append(key)
             groups.append([index])
-    blocks = []
-    forwards = True
-    for repeat in range(experiment.repeats):
-        for group in groups:
-            for index in group if forwards else reversed(group):
-                cell = cells[index]
-                blocks.append(
-                    Block(
-                        "cell", index, repeat, cell.model, cell.workload, cell.factors.get(factor) if factor else None
-                    )
-                )
-            forwards = not forwards
-    return blocks
+    return groups
 
 
 def any_fraction(blocks: Iterable[Block]) -> bool:

@@ -6,9 +6,10 @@
 
 A worker answers up to `concurrency` requests at a time, the fullest one that has room first, so that others become
 idle. Another is started while more wait than those that are starting have room for, up to `max_workers`. `keep_warm`
-of them are there from the beginning and stay. A worker over its memory limit is refused before it is started where its
-weights alone are larger; else it ends, by its own allocation or by the kernel (lab/serve/cold/limit.py), and whoever
-waited for it is told. A worker that dies while it answers loses its requests, and the next one starts another.
+of them are there from the beginning and stay; one that dies is started anew. A worker over its memory limit is refused
+before it is started where its weights alone are larger; else it ends, by its own allocation or by the kernel
+(lab/serve/cold/limit.py), and whoever waited for it is told. A worker that dies while it answers loses its requests,
+and the next one starts another.
 
 In one event loop; what blocks (a start, an end) runs in threads. Knows nothing of HTTP: see serverless_proxy.py.
 """
@@ -67,6 +68,7 @@ class Slot:
     answered: int = 0
     idle_mark: int = 0  # which time it became idle
     ended: str = ""
+    reason: Reason = "failed"  # of one that did not come up
 
     @property
     def port(self) -> int:
@@ -99,6 +101,7 @@ class Runner:
         self._tasks: set[asyncio.Task[None]] = set()
         self._count = 0
         self._closing = False
+        self.failure = ""  # why the last worker that was started did not come up
         self.refusal = self._why_never()
 
     def _why_never(self) -> str:
@@ -110,10 +113,10 @@ class Runner:
     async def open(self) -> None:
         """The workers that are kept warm, ready. Refused when one does not come up."""
         for _ in range(self.how.keep_warm):
-            await self._start(kept=True)
-        failed = next((slot for slot in self._slots if slot.state == "ended"), None)
-        if failed is not None:
-            raise Refused("failed", failed.ended)
+            slot = self._asked(kept=True)
+            await self._come_up(slot)
+            if slot.state == "ended":
+                raise Refused(slot.reason, slot.ended)
 
     async def acquire(self) -> Had:
         """A worker with room; whoever has it calls `release`. Refused with the reason, else."""
@@ -182,21 +185,28 @@ class Runner:
         coming = sum(slot.state == "starting" for slot in self._slots)
         while len(self._waiting) > coming * self.how.concurrency and len(self.workers()) < self.how.max_workers:
             coming += 1
-            self._spawn(self._start(kept=False))
+            self._spawn(self._come_up(self._asked(kept=False)))
 
-    async def _start(self, *, kept: bool) -> None:
+    def _asked(self, *, kept: bool) -> Slot:
+        """A new worker's place, taken at once: who comes in the same moment must see that it is on its way."""
         self._count += 1
         slot = Slot(self._count, kept, time.perf_counter_ns())
         self._slots.append(slot)
         self._on_event("worker_starting", {"worker": slot.number, "kept": kept})
+        return slot
+
+    async def _come_up(self, slot: Slot) -> None:
         try:
             worker = await asyncio.to_thread(self._starter.start, self.how.start_limit_s)
         except (Failed, OSError) as error:
             kind = getattr(error, "kind", "error")
+            slot.reason = "too_large" if kind == "memory" else "failed"
             self._gone(slot, f"{'killed: memory limit' if kind == 'memory' else 'failed'}: {error}")
+            self.failure = slot.ended
             self._on_event("worker_failed", {"worker": slot.number, "why": kind, "text": slot.ended})
-            self._refuse_all("too_large" if kind == "memory" else "failed", slot.ended)
+            self._refuse_all(slot.reason, slot.ended)
             return
+        self.failure = ""
         slot.worker = worker
         if self._closing:
             self._end(slot, "closed")
@@ -232,6 +242,8 @@ class Runner:
         assert slot.worker is not None  # noqa: S101  it serves
         if slot.state == "ready":
             self._end(slot, f"killed: {slot.worker.why_ended()}" if slot.busy else slot.worker.why_ended())
+            if slot.kept and not self._closing:
+                self._spawn(self._come_up(self._asked(kept=True)))
             if self._waiting:
                 self._scale()
 

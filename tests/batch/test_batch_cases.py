@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from lab.batch import job, parts
+from lab.commands import batch as command
 from lab.errors import InputError, RunError
 from lab.spec import Batching, ModelSpec
 
@@ -191,6 +192,15 @@ def test_a_clock_that_is_set_back_changes_neither_rate_nor_output(tmp_path, monk
     assert 0 < result.seconds < 60
     assert all(progress.rate_rps is None or progress.rate_rps > 0 for progress in seen)
     assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "straight.jsonl").read_bytes()
+
+
+def test_progress_is_a_bar_with_rate_and_time_left(monkeypatch, capsys):
+    monkeypatch.setattr(command.sys.stderr, "isatty", lambda: True)
+    command.Shown()(job.Progress(25, 100, 5.0))
+    command.Shown()(job.Progress(7, None, None))
+    first, second = capsys.readouterr().err.split("\r")[1:]
+    assert first.startswith("[#####...............]  25 % 25 of 100 rows, 5.0 rows/s, 0:15 left")
+    assert second.startswith("7 rows")
 
 
 def test_what_a_killed_job_left_half_written_is_no_part(tmp_path, monkeypatch):

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from lab.home import home
 from lab.load.payload import held_out_digits
 from lab.serve import record
 from lab.spec import Batching, ModelSpec
+from tests.waiting import until
 
 DIGITS = ModelSpec(name="digits", batching=Batching(max_batch_size=64))
 ROWS = 3000
@@ -49,9 +49,7 @@ def test_a_job_that_is_killed_ends_as_if_it_had_not_been(triton_server, images, 
     killed = tmp_path / "killed.jsonl"
     parts = killed.with_name("killed.jsonl.parts")
     child = subprocess.Popen([sys.executable, "-c", KILLED, str(images), str(killed)], env=dict(os.environ))
-    while not (parts / "00000003.arrow").exists():
-        assert child.poll() is None
-        time.sleep(0.005)
+    assert until(lambda: (parts / "00000003.arrow").exists() or child.poll() is not None) and child.poll() is None
     child.send_signal(signal.SIGKILL)
     child.wait()
     again = job.run(job.Job(DIGITS, images, killed), lambda progress: None)

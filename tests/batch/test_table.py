@@ -1,3 +1,4 @@
+import hashlib
 import json
 
 import pyarrow as pa
@@ -62,6 +63,28 @@ def test_what_concerns_all_rows_is_refused(tmp_path, name, content, said):
 def test_an_empty_file_has_no_rows(tmp_path, name):
     (tmp_path / name).touch()
     assert list(rows(tmp_path / name, "text", None)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "count"),
+    [
+        ("in.jsonl", b"", 0),
+        ("in.jsonl", b"{}", 1),
+        ("in.jsonl", b"{}\n{}\n", 2),
+        ("in.jsonl", b"{}\n{}", 2),
+        ("in.csv", b"", 0),
+        ("in.csv", b"text\na\nb", 2),
+        ("in.parquet", b"none", None),
+    ],
+)
+def test_how_many_rows_it_seems_to_have_and_its_hash(tmp_path, name, content, count):
+    (tmp_path / name).write_bytes(content)
+    assert table.fingerprint(tmp_path / name) == (hashlib.sha256(content).hexdigest(), count)
+
+
+def test_parquet_says_how_many_rows_it_has(tmp_path):
+    pq.write_table(pa.table({"text": ["a", "b", "c"]}), tmp_path / "in.parquet")
+    assert table.fingerprint(tmp_path / "in.parquet")[1] == 3
 
 
 def test_a_line_that_is_too_long_is_skipped_whole(tmp_path, monkeypatch):

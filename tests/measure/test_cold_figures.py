@@ -145,6 +145,17 @@ def test_starts_that_failed_and_cells_that_cannot_be_are_named() -> None:
     assert cold.text(told, [], None) == "No start was measured. it ended (signal 9)"
 
 
+def test_ways_that_no_model_has_are_one_sentence_each_reason() -> None:
+    without = [
+        {"kind": "cold_cell", "t_ns": 0, "cell": n, "not_measured": why} for n, why in enumerate(["a", "b", "a"])
+    ]
+    texts = cold.problems(found(without, {}, {"zygote": True}, ALL)[0])
+    assert [text for text in texts if "not measured" in text] == [
+        "llm, bf16, plain start; llm, bf16, all remedies were not measured: a.",
+        "llm, bf16, forked from a parent was not measured: b.",
+    ]
+
+
 def test_levels_of_start_set_fields_and_leave_the_others() -> None:
     cells: list[Cell] = experiment({}, {"compile_cache": True}, {"runtime": "triton"}).cells()
     assert [cell.start and cell.start.compile_cache for cell in cells] == [False, True, False]

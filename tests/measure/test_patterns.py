@@ -49,6 +49,9 @@ def test_who_suits_is_the_cheapest_that_keeps_it(found):
     assert whole["suits"] == "online"  # the batch job's good items cost as much, and too few of them are good
     assert [one["cost_ratio"] for one in morning["ways"]] == [4.0, 1.0]
     assert morning["suits"] == "batch" and morning["rows_by_then"] == 4.0 * 7200
+    assert [way["machine_s_per_item"] for way in found["ways"]] == [1.0, 0.25]
+    assert [one["machine_s_per_good"] for one in whole["ways"]] == [1.0, 1.0]
+    assert [one["machine_s_per_good"] for one in morning["ways"]] == [1.0, 0.25]
 
 
 def test_in_words(found):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -54,6 +55,19 @@ def test_cold_requests_their_wait_and_the_seconds_that_a_worker_was_up() -> None
     assert found["cold_s"]["mean"] == 2.0 and found["stages"] == {"process": 0.5, "convert": 1.5}
     assert found["curve"][0]["rate_rps"] == pytest.approx(1 / 60)
     assert found["curve"][-1]["rate_rps"] == pytest.approx(0.8 * 2 / 0.5)
+
+
+def test_repeats_of_a_rate_are_taken_together_so_that_there_is_a_tail() -> None:
+    def block(rate: float, latency_s: float, cold: int) -> dict[str, Any]:
+        ran = simulate(20 * np.arange(300.0), [latency_s], [1.0], Rules(0.5))  # each is cold
+        return {"rate_rps": rate, "answered": 300, "cold": cold, "_latency_s": np.full(300, latency_s),
+                "_simulated": ran}  # fmt: skip
+
+    slow, fast = serverless._rates([block(4.0, 1.0, 30), block(0.5, 9.0, 300), block(4.0, 3.0, 0)])
+    assert (slow["rate_rps"], slow["repeats"], slow["cold_fraction"], slow["p99_s"]) == (0.5, 1, 1.0, None)
+    assert (fast["repeats"], fast["answered"], fast["cold_fraction"]) == (2, 600, 0.05)
+    assert (fast["p50_s"], fast["p99_s"]) == (2.0, 3.0)
+    assert fast["modelled"]["cold_fraction"] == 1.0 and fast["modelled"]["p99_s"] == pytest.approx(4.0)
 
 
 def test_what_is_modelled_says_so_and_a_simulation_that_is_off_is_told() -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.run.lock import MeasureLock
+from lab.errors import RunError
+from lab.run.lock import MeasureLock, no_run_beside, who_measures
 
 pytestmark = pytest.mark.processes
 
@@ -55,11 +56,11 @@ class Contender:
         raise AssertionError(f"never said {expected!r}, but {lines[-5:]}")
 
     def let_go(self) -> None:
-        self.process.communicate("go\n", timeout=10)
+        self.process.communicate("go\n", timeout=60)
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(timeout=10)
+        self.process.wait(timeout=60)
 
 
 @contextmanager
@@ -153,3 +154,27 @@ def test_a_waiter_takes_over_soon_after_the_release() -> None:
         released = time.monotonic()
         waiter.says("has it")
         assert time.monotonic() - released < 10
+
+
+def test_a_run_waits_for_work_that_would_falsify_it_and_the_other_way_round() -> None:
+    class Enough(Exception):
+        pass
+
+    seen: list[tuple[int, str]] = []
+
+    def once(place: int, holder: str) -> None:
+        seen.append((place, holder))
+        raise Enough
+
+    with no_run_beside("the batch job a"), no_run_beside("the batch job b"):
+        assert who_measures() is None  # neither does
+        with pytest.raises(Enough), MeasureLock("run-1") as lock:
+            lock.acquire(once)
+    assert seen == [(1, "the batch job b")]
+    with MeasureLock("run-1") as lock:
+        lock.acquire(once)
+        said = "run run-1 measures now, and the batch job a would falsify its figures; wait or stop it"
+        with pytest.raises(RunError, match=said), no_run_beside("the batch job a"):
+            pass
+    with no_run_beside("the batch job a"):
+        pass

@@ -125,6 +125,19 @@ def test_a_request_that_gets_nothing_is_asked_about_too(serve, stream):
     assert all(sender.ended.wait(20) and len(sender.texts) == 100 for sender in running)
 
 
+def test_a_whole_answer_is_what_a_stream_adds_up_to_and_wakes_its_sender_once(serve, monkeypatch):
+    streamed = serve("abc", 60, Sender())
+    assert streamed.ended.wait(20)
+    news, queue = [], serve.answers._queue
+    noted = SimpleNamespace(get=queue.get, empty=queue.empty, put=lambda item: news.append(item[1]) or queue.put(item))
+    monkeypatch.setattr(serve.answers, "_queue", noted)
+    whole = serve("abc", 60, Sender(), stream=False)
+    assert whole.ended.wait(20)
+    assert (whole.texts, whole.counts) == (["".join(streamed.texts)], [60])
+    assert [output.output_tokens for output in news if output is not None] == [60]
+    monkeypatch.undo()  # its end is no news
+
+
 def test_a_broken_way_costs_its_own_request_only(serve):
     broken, whole = serve("abc", 100, Sender(broken_at=3)), serve("abcd", 50, Sender())
     assert broken.ended.wait(20)

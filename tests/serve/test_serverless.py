@@ -7,7 +7,6 @@ import contextlib
 import socket
 import threading
 from collections.abc import Awaitable, Callable
-from functools import wraps
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,21 +17,9 @@ from lab.serve.eviction import Refused
 from lab.serve.serverless import Runner
 from lab.serve.serverless_proxy import PassedCold, ServerlessProxy
 from lab.spec import Serverless, Start
-from tests.waiting import until_async
+from tests.waiting import timed, until_async
 
 MODEL = "null"
-
-
-def timed(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    @wraps(test)
-    def run(**arguments: Any) -> None:
-        async def limited() -> None:
-            async with asyncio.timeout(30):
-                await test(**arguments)
-
-        asyncio.run(limited())
-
-    return run
 
 
 class Worker:
@@ -67,7 +54,7 @@ class Starter:
 
     def start(self, limit_s: float) -> Worker:
         self.asked += 1
-        assert self.go.wait(20)
+        assert self.go.wait(60)
         if self.fails is not None:
             raise self.fails
         self.workers.append(Worker(self.port))
@@ -117,14 +104,14 @@ async def test_an_idle_worker_ends_and_a_request_that_is_under_way_keeps_it() ->
 @timed
 async def test_a_request_between_two_idle_timeouts_begins_another_one() -> None:
     events = Events()
-    runner = Runner(Starter(), rules(idle_s=0.2), on_event=events)
+    runner = Runner(Starter(), rules(idle_s=0.6), on_event=events)
     loop = asyncio.get_running_loop()
     runner.release((await runner.acquire()).slot)
-    await asyncio.sleep(0.12)
+    await asyncio.sleep(0.1)
     runner.release((await runner.acquire()).slot)
     released = loop.time()
     await until_async(lambda: bool(events.of("worker_ended")))
-    assert loop.time() - released >= 0.19  # the first timeout would have ended it 0.08 s after
+    assert loop.time() - released >= 0.59  # the first timeout would have ended it 0.5 s after
     await runner.close()
 
 
@@ -149,6 +136,39 @@ async def test_as_many_workers_as_wait_up_to_the_most_and_first_come_first_serve
     await asyncio.gather(*asked)
     assert order == [0, 1, 2, 3] and starter.asked == 2
     await runner.close()
+
+
+@timed
+async def test_requests_of_one_moment_start_no_more_workers_than_there_may_be() -> None:
+    starter = Starter()
+    starter.go.clear()
+    runner = Runner(starter, rules(concurrency=1, max_workers=2))
+    asked = [asyncio.create_task(runner.acquire()) for _ in range(5)]
+    await until_async(lambda: starter.asked == 2)
+    assert len(runner.workers()) == 2
+    starter.go.set()
+    had = [await one for one in asked[:2]]
+    for one, waiting in zip(had, asked[2:], strict=False):
+        runner.release(one.slot)
+        await waiting
+    asked[4].cancel()
+    await runner.close()
+    assert starter.asked == 2
+
+
+@timed
+async def test_one_that_is_kept_warm_is_started_anew_when_it_dies_and_must_come_up() -> None:
+    starter = Starter()
+    runner = Runner(starter, rules(keep_warm=1))
+    await runner.open()
+    starter.workers[0].die()
+    await until_async(lambda: len(starter.workers) == 2 and runner.workers()[0].state == "ready")
+    assert runner.workers()[0].kept and not (await runner.acquire()).cold
+    await runner.close()
+    starter.fails = Failed("null did not come up: MemoryError", kind="memory")
+    with pytest.raises(Refused, match="killed: memory limit") as caught:
+        await Runner(starter, rules(keep_warm=1)).open()
+    assert caught.value.reason == "too_large"
 
 
 @timed

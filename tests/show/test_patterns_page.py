@@ -143,6 +143,14 @@ def test_other_rules_are_modelled_at_once(app):
     assert not app.exception
     after = [metric.value for metric in app.metric if metric.label in ("Instances, mean", "Changes")]
     assert float(after[0]) <= 2 < float(before[0])
+    assert "2 instances all the time would be 80." in words(app)
+    app.number_input(key="a_most").set_value(5)
+    app.run()
+    (soon,) = [metric.value for metric in app.metric if metric.label == "In time"]
+    app.number_input(key="a_start").set_value(30.0)
+    app.run()
+    (late,) = [metric.value for metric in app.metric if metric.label == "In time"]
+    assert float(late.split()[0]) < float(soon.split()[0])
     app.number_input(key="a_least").set_value(7)
     app.run()
-    assert not app.exception and any("least 7 is above most 2" in info.value for info in app.info)
+    assert not app.exception and any("least 7 is above most 5" in info.value for info in app.info)

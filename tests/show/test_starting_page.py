@@ -1,5 +1,6 @@
 """The page Cold start & serverless: both sections with a finished run, its choices, and what it starts."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +103,19 @@ def test_a_cold_start_is_told_with_its_stages_and_the_price_of_remedies(empty_ho
     assert len(drawn) == 2 and all(chart["alt"] for chart in drawn)
 
 
+def test_a_bet_on_the_remedies_is_kept_with_the_start_and_scored(empty_home, monkeypatch):
+    started = []
+    monkeypatch.setattr(runs, "start", lambda *given, **named: started.append(named))
+    app = open_page("cold_start", n_bet="fewer", n_size="10×")
+    app.button(key="run_starts").click().run()
+    assert str(started[0]["bet"]) == "fewer:10x"
+    cold_run()
+    app = open_page("cold_start", run=COLD, n_bet="fewer", n_size="10×")
+    said = words(app)
+    assert "You bet on fewer, 10×; measured with all remedies" in said
+    assert "does not count" in said and "**Try next**" in said  # placed after the run
+
+
 def test_the_other_section_is_about_other_runs(empty_home):
     scaled_run()
     app = open_page("cold_start", run=SCALED)
@@ -141,10 +155,19 @@ def test_without_a_run_it_offers_one_and_starts_what_is_chosen(empty_home, monke
     started = []
     monkeypatch.setattr(runs, "start", lambda *given, **named: started.append((given, named)))
     app = open_page("cold_start")
-    assert "Run it, and what happened will stand here" in words(app)
+    assert "Run it here for figures of your own" in words(app)  # a recording stands in
     app.button(key="run_starts").click().run()
     (given, named) = started[0]
     assert given == ("cold_start", []) and named["quick"] is True and named["page"] == "pages/cold_start.py"
+    app.button_group(key="n_models").set_value(["llm, int4", "digits, bf16"])
+    app.button_group(key="n_ways").set_value(["all remedies"])
+    app.button_group(key="n_own").set_value(["mapped weights", "kept warm"])
+    app.run()
+    app.button(key="run_starts").click().run()
+    models, ways = (json.loads(setting.partition("=")[2]) for setting in started[1][0][1])
+    assert [(model["name"], model["precision"]) for model in models] == [("llm", "int4"), ("digits", "bf16")]
+    own = {"mapped_weights": True, "keep_warm": True}
+    assert ways == [{}, {"compile_cache": True, "mapped_weights": True, "zygote": True}, own]
 
 
 @pytest.fixture(scope="module")

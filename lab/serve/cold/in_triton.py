@@ -27,7 +27,7 @@ from lab.serve.cold import page_cache
 from lab.serve.cold.line import Failed, Line, Listener
 from lab.serve.cold.models import TORCH
 from lab.serve.cold.started import Stage
-from lab.serve.cold.starter import START_LIMIT_S, Starter
+from lab.serve.cold.starter import START_LIMIT_S, Starter, filled
 from lab.serve.record import ServerRecord
 from lab.spec import ModelSpec, Start
 
@@ -136,7 +136,7 @@ class TritonStarter:
 
     @property
     def _filled(self) -> Path:
-        return home.home() / "cold" / "compiled-in-triton" / f"filled-{self.spec.family}-{self.spec.precision}"
+        return home.home() / "cold" / "compiled-in-triton" / filled(self.spec)
 
     def close(self) -> None:
         self._files.close()

@@ -34,7 +34,7 @@ PLAIN_LLM_MODULES = ("llama_config", "decoder", "engine", "engine_thread")
 
 
 def load(job: Mapping[str, Any], stage: Stage) -> Tensors | Llm:
-    """`job`: starter.Job as a dict. Whatever goes wrong is raised."""
+    """`job`: task.Task as a dict. Whatever goes wrong is raised."""
     family = job["family"]
     imports(job, stage)
     limit.apply(job["memory_limit_bytes"], job["cgroup"])  # before the weights come in; see limit.py why not earlier
@@ -148,7 +148,8 @@ def compile_network(model: Any) -> None:
     import torch
 
     if hasattr(model, "network"):
-        model.network = torch.compile(model.network)
+        # A size that is no example: else each new length of a text is compiled anew, while somebody waits for it.
+        model.network = torch.compile(model.network, dynamic=True)
         return
     layers = list(getattr(model, "layers", ()))
     if not layers:

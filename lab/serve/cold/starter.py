@@ -19,68 +19,29 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from lab import home, priority
 from lab.serve import job, repository, scratch, weights
-from lab.serve.cold import limit, packed, page_cache
+from lab.serve.cold import limit, packed, page_cache, task
 from lab.serve.cold.line import Failed, Line, Listener, ending
 from lab.serve.cold.started import STOP_LIMIT_S, Stage, Worker
+from lab.serve.cold.task import Task
 from lab.spec import ModelSpec, Start
 
 START_LIMIT_S = 300.0
 """A limit, not an expectation: a compile of all kernels takes half a minute on two cores."""
-
-THREADS = 2
-"""Of a language model, unless it says otherwise; as in Triton (lab/serve/models/llm.py)."""
 
 WISHES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """As Triton's processes have them (lab/serve/installation.py)."""
 
 MODELS = Path(__file__).parents[1] / "models"
 PROJECT = Path(__file__).parents[3]
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a worker is told, as JSON; see models.py and worker.py."""
-
-    name: str
-    family: str
-    folder: str  # of the repository: its "1" holds the code and the weights
-    files: tuple[str, ...]  # the weights'
-    packed: str | None
-    arguments: dict[str, str]  # of TritonPythonModel.initialize
-    sample: dict[str, tuple[str, list[Any]]]
-    options: dict[str, Any]  # of the engine
-    threads: int
-    precision: str
-    kv_cache_precision: str | None
-    mapped_weights: bool
-    torch_compile: bool
-    compile_cache: bool
-    environment: dict[str, str]
-    memory_limit_bytes: int | None = None
-    cgroup: str | None = None
-    report: str = ""
-    asked_ns: int = 0
-
-
-SAMPLES: Mapping[str, dict[str, tuple[str, list[Any]]]] = {
-    "digits": {"IMAGE": ("FP32", [0.0] * 64)},
-    "embedder": {"TEXT": ("BYTES", ["Hello."])},
-    "trees": {"FEATURES": ("FP32", [0.0] * 30)},
-    "network": {"FEATURES": ("FP32", [0.0] * 30)},
-    "sleeper": {"SLEEP_S": ("FP32", [0.0])},
-    "null": {"INPUT": ("FP32", [0.0])},
-    "llm": {},
-}
-"""What a model is warmed up with."""
 
 
 class Starter:
@@ -91,6 +52,7 @@ class Starter:
         self._limit_bytes = memory_limit_bytes
         self._scratch = scratch.make("lab-cold-")
         self._zygote: tuple[subprocess.Popen[bytes], Line] | None = None
+        self._asking = threading.Lock()  # a zygote reads one job a line
         self._count = 0
         self.enforced_by = None if memory_limit_bytes is None else limit.enforcer()
 
@@ -110,7 +72,7 @@ class Starter:
                 raise Failed(f"{spec.name}: its weights could not be packed: {error}") from None
         if how.compile_cache:
             with home.locked(home.home() / "cold" / f"{self._kept.name}.lock"):
-                mark = self._kept / f"filled-{_digest([path.read_bytes() for path in sorted(MODELS.glob('*.py'))])}"
+                mark = self._kept / filled(spec)
                 if not mark.is_file():  # one start that nobody measures fills it
                     self._exec(self._job(), START_LIMIT_S).stop()
                     self._kept.mkdir(parents=True, exist_ok=True)  # of a model that compiles nothing
@@ -158,13 +120,13 @@ class Starter:
 
     def start(self, limit_s: float = START_LIMIT_S) -> Worker:
         """A new worker, ready. Failed when it ends before that, or takes longer than `limit_s`. Stopped when a stop is
-        asked for meanwhile. Threads may start several at a time, unless there is a zygote."""
+        asked for meanwhile. Threads may start several at a time."""
         asked = self._job()
         if self._zygote is None:
             return self._exec(asked, limit_s)
         return self._fork(asked, limit_s)
 
-    def _exec(self, asked: Job, limit_s: float) -> Worker:
+    def _exec(self, asked: Task, limit_s: float) -> Worker:
         with Listener(self._new_address()) as listener:
             asked = replace(asked, report=listener.address, asked_ns=time.perf_counter_ns())
             process = self._popen("lab.serve.cold.worker", asked)
@@ -176,12 +138,13 @@ class Starter:
                 process.wait()
                 raise
 
-    def _fork(self, asked: Job, limit_s: float) -> Worker:
+    def _fork(self, asked: Task, limit_s: float) -> Worker:
         assert self._zygote is not None  # noqa: S101  started above
         parent, ask = self._zygote
         with Listener(self._new_address()) as listener:
             asked = replace(asked, report=listener.address, asked_ns=time.perf_counter_ns())
-            ask.send(asdict(asked))
+            with self._asking:
+                ask.send(asdict(asked))
             line = listener.accept(time.monotonic() + limit_s, parent)
             try:
                 return self._heard(line, asked, time.monotonic() + limit_s, None)
@@ -189,7 +152,7 @@ class Starter:
                 line.close()  # which ends the child
                 raise
 
-    def _heard(self, line: Line, asked: Job, deadline: float, process: subprocess.Popen[bytes] | None) -> Worker:
+    def _heard(self, line: Line, asked: Task, deadline: float, process: subprocess.Popen[bytes] | None) -> Worker:
         stages: list[Stage] = []
         pid = 0
         group = None if asked.cgroup is None else Path(asked.cgroup)
@@ -231,7 +194,7 @@ class Starter:
                 raise Failed(f"{self.spec.name}: the parent that forks did not come up; see {self._log}")
             return process, line
 
-    def _popen(self, module: str, asked: Job) -> subprocess.Popen[bytes]:
+    def _popen(self, module: str, asked: Task) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", module, json.dumps(asdict(asked))]
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as log:
@@ -247,38 +210,17 @@ class Starter:
         priority.give(process.pid, priority.MEASURED)
         return process
 
-    def _job(self) -> Job:
+    def _job(self) -> Task:
         spec, how = self.spec, self.how
         group = None
         if self._limit_bytes is not None and self.enforced_by == "cgroup":
             group = str(limit.make_group(self._limit_bytes))
-        options = {
-            name: getattr(spec, name)
-            for name in ("scheduler", "kv_cache", "max_batch_size", "max_request_tokens", "max_tokens_in_cache")
-        }
-        parameters = {
-            key: {"string_value": value.string_value} for key, value in repository.config(spec).parameters.items()
-        }
-        return Job(
-            name=spec.name,
-            family=spec.family,
-            folder=str(self._place / spec.name),
-            files=tuple(str(path) for path in self._stored()),
-            packed=None if self._packed is None else str(self._packed),
-            arguments={
-                "model_name": spec.name,
-                "model_config": json.dumps({"name": spec.name, "parameters": parameters}),
-                "model_instance_kind": "CPU",
-                "model_instance_device_id": "0",
-            },
-            sample=SAMPLES[spec.family],
-            options=options,
-            threads=spec.threads or THREADS,
-            precision=spec.precision,
-            kv_cache_precision=spec.kv_cache_precision,
-            mapped_weights=how.mapped_weights,
-            torch_compile=how.torch_compile,
-            compile_cache=how.compile_cache,
+        return task.of(
+            spec,
+            how,
+            folder=self._place / spec.name,
+            files=self._stored(),
+            packed=self._packed,
             environment=self._environment(),
             memory_limit_bytes=self._limit_bytes,
             cgroup=group,
@@ -328,6 +270,12 @@ class Starter:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def filled(spec: ModelSpec) -> str:
+    """The name of the file that says: what a start of this model compiles, by the code as it is now, is kept."""
+    code = _digest([path.read_bytes() for path in sorted(MODELS.glob("*.py"))])
+    return f"filled-{spec.family}-{spec.precision}-{code}"
 
 
 def _digest(parts: Sequence[object]) -> str:

@@ -1,6 +1,6 @@
 """The process: it loads one model, tells when each stage began and ended, and answers requests over HTTP.
 
-    python -m lab.serve.cold.worker JOB       JOB is JSON, see starter.Job
+    python -m lab.serve.cold.worker JOB       JOB is JSON, see task.Task
 
 On the Unix socket that the job names it writes a JSON line for each stage, then {"ready": port} or {"failed": why}. It
 ends when the other end of that socket is gone. All stamps are time.perf_counter_ns, on Linux CLOCK_MONOTONIC, which

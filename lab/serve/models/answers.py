@@ -3,8 +3,9 @@
 An answer streams in chunks: its first token at once, then `stream_interval` tokens a chunk, then the rest; each chunk
 is one response, and an empty one with the final flag ends it. A whole answer is one response and the same end.
 
-The thread also asks Triton whether requests were cancelled, which nobody would tell us: after each token that a
-request got, so that it gets two more at most, and by turns those that get none.
+The thread also asks Triton whether requests were cancelled, which nobody would tell us: after each token that was
+streamed, so that the request gets two more at most, and by turns those that have been sent none, waiting requests and
+whole answers: up to four within a twentieth of a second, a batch of 64 whole answers within one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ POLL_S = 0.001
 """A request is not asked about more often: asking costs a twentieth of a millisecond of each of two processes."""
 
 TURN_S, TURN_REQUESTS = 0.05, 4
-"""Of the requests that got no token lately so many are asked about each time."""
+"""Of the requests that were sent nothing lately so many are asked about each time."""
 
 KNOWN, SHORT = 4096, 32
 """Tensors kept to be sent again, those of texts up to so many characters among them: counts and words repeat, and to
@@ -72,8 +73,13 @@ class Answers:
         self._queue.put((Answer(sender), why))
 
     def receive(self, answer: Answer, output: Output) -> None:
-        """What a step gave the request."""
-        self._queue.put((answer, output))
+        """What a step gave the request. Of a whole answer nothing is sent before its end: until then this thread is
+        not woken, and nobody but the engine's touches what is collected."""
+        if answer.question.stream or output.finish_reason is not None:
+            self._queue.put((answer, output))
+        else:
+            answer.text += output.text
+            answer.tokens += 1
 
     def close(self) -> None:
         """Sends what is there and ends the thread."""
@@ -128,7 +134,7 @@ class Answers:
         answer.tokens += 1
         last = output.finish_reason is not None
         due = not answer.begun or answer.tokens >= self._interval
-        if last or (answer.question.stream and due):
+        if last or due:
             answer.sender.send(self._response(answer, output))
             answer.begun, answer.text, answer.tokens = True, "", 0
         if last:

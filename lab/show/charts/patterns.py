@@ -12,6 +12,8 @@ from lab.show.charts.figure import Chart, floats, log_axis, log_range, ms, nothi
 
 Found = dict[str, Any]
 HEIGHT = 340
+MOST_RATIO = 10.0
+"""Up to so many times the cheapest a cost is drawn."""
 LOOKS = (("@blue", ""), ("@green", "/"), ("@vermillion", "x"), ("@purple", "."))
 
 
@@ -126,15 +128,22 @@ def costs(found: Found) -> Chart:
     """What a good item costs in each way, by each promise, in units of the cheapest."""
     title = "What a good item costs, the cheapest being 1"
     names = [way["label"] for way in found["ways"]]
-    traces, drawn = [], []
+    traces, drawn, beyond = [], [], []
     table: dict[str, list[Any]] = {"way": names}
+    table["an item, good or not, s of the machine"] = [way["machine_s_per_item"] for way in found["ways"]]
     for target, look in zip(found["targets"], LOOKS, strict=False):
         ratios = [one["cost_ratio"] for one in target["ways"]]
         values = [np.nan if ratio is None else ratio for ratio in ratios]
         drawn += [value for value in values if not np.isnan(value)]
+        beyond += [
+            f"{name} by {target['promise']}: {format_ratio(value)}, more than is drawn"
+            for name, value in zip(names, values, strict=True)
+            if value > MOST_RATIO
+        ]
         hover = "%{x}: %{y:.2f} × by " + target["promise"] + "<extra></extra>"
         traces.append(_bars(target["promise"], names, values, look) | {"hovertemplate": hover})
         table[f"by {target['promise']}, ×"] = ratios
+        table[f"by {target['promise']}, s of the machine"] = [one["machine_s_per_good"] for one in target["ways"]]
     if not drawn:
         return nothing_to_draw(title, "no way made a good item", height=HEIGHT)
     layout = theme.layout(
@@ -144,12 +153,12 @@ def costs(found: Found) -> Chart:
         legend=theme.legend(),
         margin={"l": 64, "r": 24, "t": 64, "b": 64},
         xaxis=_ways_axis(),
-        yaxis=theme.axis("× the cheapest way's", range=[0, 1.1 * min(max(drawn), 10.0)]),
+        yaxis=theme.axis("× the cheapest way's", range=[0, 1.1 * min(max(drawn), MOST_RATIO)]),
     )
     last = found["targets"][-1]
     parts = [f"{one['label']} {format_ratio(one['cost_ratio'])}" for one in last["ways"]]
     alt = f"By {last['promise']}: {', '.join(parts)}."
-    return Chart(title, {"data": traces, "layout": layout}, alt, table)
+    return Chart(title, {"data": traces, "layout": layout}, alt, table, tuple(beyond))
 
 
 def _bars(name: str, x: list[str], y: Any, look: tuple[str, str]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ RATES = "requests a second"
 def cold_share(found: Found) -> Chart:
     """Share of requests that waited for a worker to come up, by rate."""
     title = "Who waits for a cold start"
-    points, blocks = found["curve"], _measured(found["blocks"])
+    points, blocks = found["curve"], found["rates"]
     if not points and not blocks:
         return nothing_to_draw(title, "nothing was measured", height=HEIGHT)
     table: dict[str, list[Any]] = {"": [], RATES: [], "cold, %": [], "modelled of it, %": []}
@@ -56,7 +56,7 @@ def cold_share(found: Found) -> Chart:
 def tail(found: Found) -> Chart:
     """p50 and p99 of latency by rate: lines modelled, marks measured."""
     title = "What that does to latency"
-    points, blocks = found["curve"], _measured(found["blocks"])
+    points, blocks = found["curve"], found["rates"]
     table: dict[str, list[Any]] = {"": [], RATES: [], "p50, s": [], "p99, s": []}
     traces, drawn = [], []
     looks = (("p50_s", "p50", theme.STYLES[1]), ("p99_s", "p99", theme.STYLES[2]))
@@ -87,7 +87,7 @@ def tail(found: Found) -> Chart:
     if first is not None:
         alt += f"; modelled p99 at {rate_label(first['rate_rps'])} is {format_seconds(first['p99_s'])}"
     short = [b for b in blocks if b["p99_s"] is None]
-    notes = (f"Measured p99 needs 459 answers: {len(short)} of {len(blocks)} blocks have fewer.",) if short else ()
+    notes = (f"Measured p99 needs 459 answers: {len(short)} of {len(blocks)} rates have fewer.",) if short else ()
     return Chart(title, {"data": traces, "layout": layout}, alt + ".", table, notes)
 
 
@@ -133,14 +133,8 @@ def cost(found: Found, usd_an_hour: float, billing: Billing, always_usd_an_hour:
     return Chart(title, {"data": traces, "layout": layout}, alt, table)
 
 
-def _measured(blocks: Sequence[Found]) -> list[Found]:
-    """Those that can be drawn, slowest first."""
-    own = [block for block in blocks if block["cold_fraction"] is not None and block["rate_rps"]]
-    return sorted(own, key=lambda block: block["rate_rps"])
-
-
 def _rates(found: Found) -> dict[str, Any]:
-    rates = [p["rate_rps"] for p in found["curve"]] + [b["rate_rps"] for b in _measured(found["blocks"])]
+    rates = [p["rate_rps"] for p in found["curve"]] + [b["rate_rps"] for b in found["rates"]]
     return log_axis(RATES, log_range(rates))
 
 

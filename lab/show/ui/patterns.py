@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import streamlit as st
@@ -141,6 +142,10 @@ def what_if(seen: Seen) -> None:
     least = second.number_input("At least", 1, 16, 1, key="a_least", bind="query-params")
     most = third.number_input("At most", 1, 16, 5, key="a_most", bind="query-params")
     cool = fourth.number_input("Cool-down, s", 0.0, 600.0, 0.0, 1.0, "%g", key="a_cool", bind="query-params")
+    start_s = first.number_input(
+        "A start takes, s", 0.1, 600.0, None, 1.0, "%g", key="a_start", bind="query-params", placeholder="as measured",
+        help="Other models take longer to come up: the page Cold start & serverless has their times.",
+    )  # fmt: skip
     try:
         rules = parse(
             Scaling,
@@ -159,7 +164,7 @@ def what_if(seen: Seen) -> None:
         st.info(str(error), icon=":material/info:")
         return
     block = autoscale_words.ways(found)[-1]
-    figures = _modelled(seen.folder.run_id, block["number"], rules.model_dump_json())
+    figures = _modelled(seen.folder.run_id, block["number"], rules.model_dump_json(), start_s)
     st.markdown(":gray-badge[:material/calculate: Modelled]")
     told = {
         "In time": format_fraction(figures["share"]),
@@ -169,17 +174,24 @@ def what_if(seen: Seen) -> None:
     }
     for column, (name, value) in zip(st.columns(4), told.items(), strict=True):
         column.metric(name, value, border=True)
+    st.caption(
+        f"Paid are {figures['instance_s']:,.0f} instance-seconds; {most} instances all the time would be "
+        f"{most * block['seconds']:,.0f}."
+    )
     chart.show(autoscale.over_time(block, figures, real=False), key="a_what_if")
 
 
 @st.cache_data(max_entries=64, show_spinner=False)
-def _modelled(run_id: str, number: int, rules: str) -> dict[str, Any]:
+def _modelled(run_id: str, number: int, rules: str, start_s: float | None) -> dict[str, Any]:
+    """The figures of these rules (as JSON) on that block's arrivals; `start_s` None: starts as the run had them."""
     folder = RunFolder.open(run_id)
     experiment = parse(Experiment, folder.document["experiment"])
     seen = scaled.read(experiment, folder.events(), block_results(folder, experiment))
     one = next(block for block in seen if block.number == number)
     asked = Scaling.model_validate_json(rules)
-    found = scaled.simulated(one, asked, scaled.starts(seen), first=asked.least)
+    how = scaled.starts(seen)
+    how = how if start_s is None else replace(how, up_s=[start_s])
+    found = scaled.simulated(one, asked, how, first=asked.least)
     figures: dict[str, Any] = scaled.modelled(one, found)
     return figures
 

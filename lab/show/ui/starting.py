@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from lab.measure import break_even
+from lab.measure import break_even, start_words
 from lab.measure import cold as figures
 from lab.measure import serverless as scaling
 from lab.measure.start_words import start_label
@@ -17,7 +17,8 @@ from lab.run.folder import RunFolder
 from lab.run.text import doubt
 from lab.show.charts import cold, serverless
 from lab.show.charts.figure import Chart
-from lab.show.ui import billing, chart, guide, parts, reads, recording, runs
+from lab.show.ui import betting, billing, chart, guide, parts, reads, recording, runs
+from lab.show.ui.betting import Wager
 from lab.show.ui.cards import Card, cards
 from lab.show.ui.comparison import HOLDS
 from lab.show.ui.words import told, why_ended
@@ -26,28 +27,65 @@ from lab.spec import Experiment
 PAGE = "pages/cold_start.py"
 PARTS = {"cold_start": "Cold start", "serverless": "Scale to zero"}
 DEPTHS = {
-    "cold_start": "quick: about two minutes, the language model plain and with remedies. whole: about 12 minutes.",
+    "cold_start": "quick: about two minutes, the language model plain and with remedies. whole: about 25 minutes, "
+    "every model in every format; a minute or two for one of them.",
     "serverless": "quick: about two minutes, three rates, rough. whole: about 15 minutes, six rates twice.",
 }
-MODELS: dict[str, dict[str, Any]] = {
-    "llm": {"name": "llm", "family": "llm", "precision": "bf16"},
-    "llm, int8": {"name": "llm", "family": "llm", "precision": "int8"},
-    "llm, int4": {"name": "llm", "family": "llm", "precision": "int4"},
-    "embedder": {"name": "embedder", "family": "embedder", "precision": "fp32"},
-    "digits": {"name": "digits", "family": "digits", "precision": "fp32"},
-}
-"""Whole, since a level's other fields stay those of the declared model."""
 MIB = 2**20
+REMEDIES = Wager(
+    "n",
+    "With kept code, mapped weights and a parent that forks: how many seconds will a language model take from no "
+    "process to its first answer, compared to a plain start?",
+    "Seconds to the first answer",
+)
+WHY = {
+    "cold_start": (
+        "A process that starts pays for everything that a running one has already: libraries are imported, weights are "
+        "read and laid out as the kernels want them, and code is compiled at its first use. Each remedy keeps the "
+        "result of one of these, on disk or in a parent's memory, so what is left is what nobody can keep: a process, "
+        "and the first answer itself. What is kept has to be paid for while nobody asks."
+    ),
+    "serverless": (
+        "Whoever comes when no worker is there waits for one to start, and so does everybody who comes meanwhile. How "
+        "many those are depends on the gaps between requests and on how long an idle worker stays, not on the mean "
+        "rate alone. Paying by the second is cheap while most seconds are empty; once workers hardly ever leave, an "
+        "hour of them costs more than a machine that is always on."
+    ),
+}
+NEXT: dict[str, tuple[tuple[str, str, str, dict[str, str]], ...]] = {
+    "cold_start": (
+        ("pages/cost.py", "What starts and idle seconds cost at a price by the second", ":material/payments:", {}),
+        ("pages/memory.py", "Many models behind one budget: swapping in place of starting", ":material/view_cozy:", {}),
+    ),
+    "serverless": (
+        ("pages/patterns.py", "Instances that come and go, but never to zero", ":material/route:",
+         {"p_part": "Autoscaling"}),
+        ("pages/plan.py", "How many replicas an always-on fleet needs", ":material/query_stats:", {}),
+    ),
+}  # fmt: skip
+DRILLS = (
+    "pages/drills.py",
+    "Drills on serving: cold starts, scale to zero",
+    ":material/school:",
+    {"d_deck": "Serving"},
+)
 
 
 def page() -> None:
     """The whole page, about the run in the link."""
+    st.title("What does a start from nothing cost, and when is it worth it?")
     part = parts.chosen(PARTS, "n_part")
     experiment = reads.declared(part)
-    st.title("What does a start from nothing cost, and when is it worth it?")
     st.markdown(f"{experiment.question} *The hypothesis:* {experiment.hypothesis}")
     folder = runs.chosen(lambda line: line.experiment == part)
-    with st.container(border=True):
+    if part == "cold_start":
+        bet, action = st.columns(2, gap="large")
+        with bet.container(border=True):
+            st.subheader("Predict")
+            betting.predict(REMEDIES, experiment.slo)
+    else:
+        action = st.container()
+    with action.container(border=True):
         st.subheader("Run it")
         _form(part, experiment)
     st.subheader("What happened")
@@ -63,14 +101,23 @@ def page() -> None:
         st.warning(why_ended(status, document), icon=":material/incomplete_circle:")
     _headline(document)
     if document.get("cold"):
+        if not guide.hides("verdicts"):
+            betting.told(REMEDIES, folder, document)
         _cold(document["cold"])
     if document.get("serverless"):
         _serverless(document["serverless"])
     _doubts(document["problems"])
+    st.subheader("Why")
+    st.markdown(WHY[part])
+    st.markdown("**Try next**")
+    for file, label, icon, params in (*NEXT[part], DRILLS):
+        st.page_link(file, label=label, icon=icon, query_params=params or None)
 
 
 def _form(part: str, experiment: Experiment) -> None:
-    settings = _cold_form(experiment) if part == "cold_start" else _serverless_form(experiment)
+    settings: list[str] = []
+    if not guide.hides("settings"):
+        settings = _cold_form(experiment) if part == "cold_start" else _serverless_form(experiment)
     depth = st.segmented_control(
         "Depth", ["quick", "whole"], default="quick", required=True, key="n_depth", bind="query-params",
         help=DEPTHS[part],
@@ -79,23 +126,26 @@ def _form(part: str, experiment: Experiment) -> None:
     if going:
         st.caption(f"{going[0].what} is measuring; a second run would disturb it.")
     if st.button("Run", type="primary", icon=":material/play_arrow:", key="run_starts", disabled=bool(going)):
-        runs.start(part, settings, quick=depth != "whole", page=PAGE)
+        bet = betting.placed(REMEDIES) if part == "cold_start" else None
+        runs.start(part, settings, quick=depth != "whole", page=PAGE, bet=bet)
 
 
 def _cold_form(experiment: Experiment) -> list[str]:
-    """Which models, and which remedies beside the plain start."""
-    names = st.pills(
-        "Models", list(MODELS), selection_mode="multi", default=["llm"], key="n_models", bind="query-params"
-    ) or ["llm"]
+    """Which models, and which remedies beside the plain start, each of them a toggle; none chosen: as declared."""
+    models = {figures.model_label(level): level for level in experiment.factors["model"]}
     levels = {start_label(level): level for level in experiment.factors["start"] if level}
-    usual = [label for label in levels if label in ("kept code", "all remedies")]
-    chosen = st.pills(
-        "Beside the plain start", list(levels), selection_mode="multi", default=usual, key="n_ways", bind="query-params"
+    names = st.pills("Models", list(models), selection_mode="multi", key="n_models", bind="query-params")
+    ways = st.pills("Beside the plain start", list(levels), selection_mode="multi", key="n_ways", bind="query-params")
+    toggles = {said: name for name, said in start_words.REMEDIES.items()}
+    own = st.pills(
+        "And with these remedies together", list(toggles), selection_mode="multi", key="n_own", bind="query-params"
     )
-    starts = [{}, *(levels[label] for label in chosen or usual)]
-    if names == ["llm"] and (chosen or usual) == usual:
-        return []
-    return [f"model={json.dumps([MODELS[name] for name in names])}", f"start={json.dumps(starts)}"]
+    st.caption(f"None chosen: quick takes {next(iter(models))}, kept code and all remedies; whole takes all of them.")
+    starts = [{}, *(levels[way] for way in ways)]
+    if (together := {toggles[said]: True for said in own}) not in starts:
+        starts.append(together)
+    settings = [f"model={json.dumps([models[name] for name in names])}"] if names else []
+    return settings + ([f"start={json.dumps(starts)}"] if len(starts) > 1 else [])
 
 
 def _serverless_form(experiment: Experiment) -> list[str]:
