@@ -1,15 +1,19 @@
 """The planner on blocks of this machine that it had not seen, beside how far the machine is from itself.
 
-    .venv/bin/python benchmarks/planner.py [--json] [--short] [--only MODEL]        about 7 minutes; --short 2, rough
+    .venv/bin/python benchmarks/planner.py [--json] [--short] [--only MODEL]
 
-A machine's speed moves by tens of percent within a minute, so calibration and held-out blocks alternate: calibrate,
-hold out, the same once more, calibrate. A held-out block gives the planner its arrivals and nothing else. What it costs
-to serve comes from the calibration blocks (all of them for its shape, the rounds just before and after for its speed),
-which were taken at other rates, and for "unfitted" rows with another batch size, delay or precision. The two held-out
-blocks of a pair have the same arrivals: what they differ by (A/A) is the machine's own noise, which no model can beat.
-A block that got more than 85 % of what the model says the server can do is not judged, as on the page.
-Three models: digits (real batches), a sleeper (its time is known) and a language model (continuous batching). Of the
-first and the last also what a move of a slider on the page Plan takes to compute, once the run is calibrated.
+About 20 minutes: digits 7, sleeper 5, language 8 by --only; --short is a quarter of it, and rough.
+
+A machine's speed moves by tens of percent within a minute, so calibrating and held-out blocks take turns, in several
+rounds. A held-out block gives the planner its arrivals and nothing else. What it costs to serve comes from calibrating
+blocks (all of them for its shape, those that ran around it for its speed), which were taken at other rates, and for
+"unfitted" rows with another batch size, delay or precision. What is judged is a setting at a rate: its blocks put
+together, the predicted ones and the measured ones, in two halves of every other round, which are two runs of the same.
+What these differ by (A/A) is the machine's own noise, which no model can beat. Where half of the blocks have too few
+answers for a percentile, all of them are one run. A block that got more than 85 % of what the model says the server can
+do is not judged, as on the page. Three models: digits (real batches), a sleeper (its time is known) and a language
+model (continuous batching). Of the first and the last also what a move of a slider on the page Plan takes to compute,
+once the run is calibrated.
 """
 
 from __future__ import annotations
@@ -26,10 +30,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.bench import own_home
-from benchmarks.planner_blocks import Asks, Blocks, Plan, Rates, digits, language_model, measuring, sleeper
+from benchmarks.planner_blocks import Asks, Blocks, Plan, digits, language_model, measuring, sleeper
 from benchmarks.table import Row, main, say
 from lab.measure import ledger
 from lab.measure.floors import Machine
+from lab.measure.pace import Floats
 from lab.measure.percentile import needed, percentile
 from lab.measure.planner import answers, calibration, heldout, limits, scaling
 from lab.measure.planner.calibrated import Calibrated, Ranges, Setting
@@ -48,18 +53,21 @@ from lab.watch.probe import probe
 SHORT = "--short" in sys.argv
 ONLY = sys.argv[sys.argv.index("--only") + 1] if "--only" in sys.argv else None
 PERCENTILES = {"p95": 0.95, "p99": 0.99}
+DRAWS = 4
+"""Replays of a held-out block, so that the prediction is not of one draw."""
 GOALS = {"throughput": 0.05, "p95": 0.09, "p99": 0.20, "unfitted p95": 0.15}
 
 
 @dataclass(frozen=True)
 class Held:
-    """A held-out block and what was predicted of it; `load_fraction`: what it was asked ÷ what the model says the
-    server can do."""
+    """A held-out block and what was predicted of it; `latency_s`: of its answers as predicted, of DRAWS replays;
+    `load_fraction`: what it was asked ÷ what the model says the server can do."""
 
     asks: Asks
-    pair: int
+    round: int
     measured: Measured
     predicted: Prediction
+    latency_s: Floats
     load_fraction: float
 
     @property
@@ -80,8 +88,8 @@ def measure() -> list[Row]:
         rows = []
         for plan in plans:
             with measuring(plan) as blocks:
-                found, pairs, model = held(plan, blocks, machine)
-            rows += report(plan, found, pairs)
+                found, model = held(plan, blocks, machine)
+            rows += report(plan, found)
             if plan.name != "sleeper":
                 rows.append(slider(plan, model))
         return rows
@@ -93,46 +101,38 @@ def _machine() -> Machine:
     return Machine(found.read_bandwidth_bytes_s, rates)
 
 
-def held(
-    plan: Plan, blocks: Blocks, machine: Machine
-) -> tuple[list[Held], list[tuple[Measured, Measured]], Calibrated]:
-    """(held-out blocks with their predictions, the pairs of equal ones, what a page would plan with)."""
-    rates: Rates = {}
-    rounds: list[list[Measured]] = []
-    pairs: list[tuple[Asks, int, Measured, Measured]] = []
+def held(plan: Plan, blocks: Blocks, machine: Machine) -> tuple[list[Held], Calibrated]:
+    """(held-out blocks with their predictions, what a page would plan with)."""
+    rates: dict[str, list[float]] = {}
+    calibrating: list[Measured] = []
+    asked: list[tuple[Asks, int, Measured]] = []
 
-    def calibrate() -> None:
-        found = []
-        for asks in plan.calibrating:
-            one = blocks.measure(asks, plan.seconds / (2 if SHORT else 1), rates, seed=len(rounds))
-            if asks.users is not None:
-                rates[asks.label] = one.summary.throughput_rps or 0.0
-            found.append(one)
-        rounds.append(found)
-        say(f"{plan.name}: " + ", ".join(f"{name} {rate:,.1f} req/s" for name, rate in rates.items()))
+    def measured(asks: Asks, seed: int) -> Measured:
+        seconds = plan.held_seconds if asks in plan.held_out else plan.seconds
+        now = {name: statistics.median(found) for name, found in rates.items()}
+        one = blocks.measure(asks, seconds / (2 if SHORT else 1), now, seed)
+        if asks.users is not None:
+            rates.setdefault(asks.label, []).append(one.summary.throughput_rps or 0.0)
+        return one
 
-    calibrate()
-    for place, asks in enumerate(plan.held_out):
-        seconds = plan.held_seconds / (3 if SHORT else 1)
-        a, b = (blocks.measure(asks, seconds, rates, seed=1000 + place) for _ in range(2))
-        pairs.append((asks, len(rounds) - 1, a, b))
-        if asks is plan.held_out[-1] or (not SHORT and (place + 1) % plan.every == 0):
-            calibrate()
-    every = list(itertools.chain.from_iterable(rounds))
-    predict = _engine(every, machine) if plan.name == "language model" else _batches(every)
+    for asks in plan.calibrating:
+        if asks.users is not None:
+            calibrating.append(measured(asks, seed=0))
+    for number in range(2 if SHORT else plan.rounds):
+        for asks in plan.order(number):
+            if asks in plan.held_out:
+                asked.append((asks, number, measured(asks, 1000 * (1 + plan.held_out.index(asks)) + number)))
+            else:
+                calibrating.append(measured(asks, seed=1 + number))
+        say(f"{plan.name}, round {number + 1}: " + ", ".join(f"{n} {r[-1]:,.1f} req/s" for n, r in rates.items()))
+    predict = _engine(calibrating, machine) if plan.name == "language model" else _batches(calibrating)
     found = []
-    for pair, (asks, before, a, b) in enumerate(pairs):
-        near = [one for part in rounds[before : before + 2] for one in part]
-        for one in (a, b):
-            server = predict(one, near)
-            load = (one.summary.offered_rps or 0.0) / heldout.capacity(one, server)
-            found.append(Held(asks, pair, one, heldout.replay(one, server), load))
-        for one in found[-2:]:
-            errors = heldout.error(one.predicted, one.measured.summary.to_dict(), heldout.METRICS)
-            told = ", ".join(f"{m.split('_')[1]} {e:+.1%}" for m, e in errors.items() if e is not None)
-            of = f"{one.measured.summary.offered_rps:,.1f} req/s, {one.load_fraction:.0%} of capacity"
-            say(f"  {asks.label} ({of}): {told}")
-    return found, [(a, b) for _, _, a, b in pairs], _to_plan_with(every)
+    for asks, number, one in asked:
+        server = predict(one, sorted(calibrating, key=lambda other: abs(other.number - one.number))[: plan.near])
+        load = (one.summary.offered_rps or 0.0) / heldout.capacity(one, server)
+        latency_s = np.concatenate([heldout.latencies(one, server, seed) for seed in range(DRAWS)])
+        found.append(Held(asks, number, one, heldout.replay(one, server), latency_s, load))
+    return found, _to_plan_with(calibrating)
 
 
 Predict = Callable[[Measured, Sequence[Measured]], Service | Steps]
@@ -199,50 +199,72 @@ def slider(plan: Plan, model: Calibrated) -> Row:
     return Row(f"{plan.name}: a move of a slider", statistics.median(took), " s", "<= 0.3", len(took), note)
 
 
-def report(plan: Plan, found: Sequence[Held], pairs: Sequence[tuple[Measured, Measured]]) -> list[Row]:
-    judged = [h for h in found if h.judged]
-    fitted, unfitted = [h for h in judged if h.asks.fitted], [h for h in judged if not h.asks.fitted]
-    off = [abs(_error(h, "throughput_rps") or 0.0) for h in judged]
-    rows = [
-        Row(
-            f"{plan.name}: throughput off by, the most",
-            max(off, default=None),
-            "",
-            f"<= {GOALS['throughput']}",
-            len(off),
-        )
-    ]
+def report(plan: Plan, found: Sequence[Held]) -> list[Row]:
+    cells = [[h for h in found if h.asks is asks and h.judged] for asks in plan.held_out]
+    for asks, cell in zip(plan.held_out, cells, strict=True):
+        say(f"  {asks.label}: {_told(cell)}")
+    fitted = [cell for asks, cell in zip(plan.held_out, cells, strict=True) if asks.fitted]
+    unfitted = [cell for asks, cell in zip(plan.held_out, cells, strict=True) if not asks.fitted]
+    off = [abs(_served(cell)) for cell in cells if cell]
+    goal = f"<= {GOALS['throughput']}"
+    rows = [Row(f"{plan.name}: throughput off by, the most", max(off, default=None), "", goal, len(off))]
     for name in PERCENTILES:
         rows.append(_row(f"{plan.name}: {name} off by", name, fitted, GOALS[name]))
     rows.append(_row(f"{plan.name}: p95 off by, unfitted factor", "p95", unfitted, GOALS["unfitted p95"]))
     for name in PERCENTILES:
-        own = [sorted(at) for a, b in pairs if None not in (at := [_at(one.latency_s, name) for one in (a, b)])]
-        apart = [high / low - 1 for low, high in own]
-        note = f"median, worst {max(apart):.3g}; the machine's own noise" if apart else _few(pairs[0][0], name)
-        label = f"{plan.name}: A/A, {name} of two equal blocks apart by"
+        halves = [both for cell in cells if len(both := parts(cell, name)) == 2]
+        apart = [high / low - 1 for both in halves for low, high in [sorted(_measured(part, name) for part in both)]]
+        note = f"median, worst {max(apart):.3g}; the machine's own noise" if apart else _few(cells, name)
+        label = f"{plan.name}: A/A, {name} of two equal runs apart by"
         rows.append(Row(label, statistics.median(apart) if apart else None, "", None, len(apart), note))
     return rows
 
 
-def _row(label: str, name: str, of: Sequence[Held], goal: float) -> Row:
-    errors = [abs(e) for h in of if (e := _error(h, f"latency_{name}_s")) is not None]
+def parts(cell: Sequence[Held], name: str) -> list[list[Held]]:
+    """A setting's blocks as two runs, every other round of them, where each has enough answers for the percentile; as
+    one where only all together have; else none."""
+    halves = [[h for h in cell if h.round % 2 == odd] for odd in (0, 1)]
+    for way in (halves, [list(cell)]):
+        if all(sum(len(h.measured.latency_s) for h in part) >= needed(PERCENTILES[name]) for part in way):
+            return way
+    return []
+
+
+def _row(label: str, name: str, cells: Sequence[Sequence[Held]], goal: float) -> Row:
+    errors = [abs(_error(part, name)) for cell in cells for part in parts(cell, name)]
     if not errors:
-        why = _few(of[0].measured, name) if of else "no such block was below 85 % of capacity"
-        return Row(label, None, "", f"<= {goal}", 0, why)
+        return Row(label, None, "", f"<= {goal}", 0, _few(cells, name))
     return Row(label, statistics.median(errors), "", f"<= {goal}", len(errors), f"median, worst {max(errors):.3g}")
 
 
-def _error(one: Held, metric: str) -> float | None:
-    return heldout.error(one.predicted, one.measured.summary.to_dict(), [metric])[metric]
+def _error(part: Sequence[Held], name: str) -> float:
+    """Predicted ÷ measured - 1 of a run's percentile."""
+    modelled = percentile(np.concatenate([h.latency_s for h in part]), PERCENTILES[name])
+    return (modelled or 0.0) / _measured(part, name) - 1
 
 
-def _at(latency_s: np.ndarray, name: str) -> float | None:
-    p = PERCENTILES[name]
-    return percentile(latency_s, p) if len(latency_s) >= needed(p) else None
+def _measured(part: Sequence[Held], name: str) -> float:
+    return percentile(np.concatenate([h.measured.latency_s for h in part]), PERCENTILES[name]) or float("nan")
 
 
-def _few(one: Measured, name: str) -> str:
-    return f"needs {needed(PERCENTILES[name])} answers in a block, has {len(one.latency_s)}"
+def _served(cell: Sequence[Held]) -> float:
+    return sum(h.predicted.throughput_rps for h in cell) / sum(h.measured.summary.throughput_rps or 0 for h in cell) - 1
+
+
+def _told(cell: Sequence[Held]) -> str:
+    if not cell:
+        return "no block of it was below 85 % of capacity"
+    load = statistics.mean(h.load_fraction for h in cell)
+    rate = statistics.mean(h.measured.summary.offered_rps or 0.0 for h in cell)
+    off = ", ".join(
+        f"{name} " + " and ".join(f"{_error(part, name):+.1%}" for part in parts(cell, name)) for name in PERCENTILES
+    )
+    return f"{rate:,.1f} req/s, {load:.0%} of capacity: throughput {_served(cell):+.1%}, {off}"
+
+
+def _few(cells: Sequence[Sequence[Held]], name: str) -> str:
+    most = max((sum(len(h.measured.latency_s) for h in cell) for cell in cells), default=0)
+    return f"needs {needed(PERCENTILES[name])} answers in a run, has {most}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The blocks that benchmarks/planner.py is held to: which models, asked what, and how one of them is measured."""
+"""The blocks that benchmarks/planner.py is held to: which models, asked what, in which order, how one is measured."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from lab.run.serving import managed
 from lab.spec import Batching, ClosedLoop, ModelSpec, Poisson, Workload
 
 WARMUP_S = 0.5
-Rates = dict[str, float]
-"""Requests a second by name, as the latest calibration round measured them."""
+Rates = Mapping[str, float]
+"""Requests a second of each closed loop by its name, the median of those measured so far."""
 
 
 @dataclass(frozen=True)
@@ -35,16 +35,28 @@ class Asks:
 
 @dataclass(frozen=True)
 class Plan:
-    """`calibrating` blocks make a round, whose closed loops give the rates that are named like them; `held_out` blocks
-    are measured twice each. A round comes after every `every` pairs."""
+    """`calibrating` blocks, whose closed loops give the rates that are named like them, and `held_out` ones, all once a
+    round. `near`: how many calibrating blocks around a held-out one tell the machine's speed just then."""
 
     name: str
     calibrating: tuple[Asks, ...]
     held_out: tuple[Asks, ...]
     seconds: float
     held_seconds: float
-    every: int = 1
+    rounds: int
+    near: int = 8
     workload: Mapping[str, object] = field(default_factory=dict)
+
+    def order(self, number: int) -> list[Asks]:
+        """The blocks of a round: the two kinds spread evenly among each other, and every other round backwards, so that
+        a machine which slowly gets faster or slower treats them alike."""
+        spread = [
+            ((place + 0.5) / len(kind), asks)
+            for kind in (self.calibrating, self.held_out)
+            for place, asks in enumerate(kind)
+        ]
+        found = [asks for _, asks in sorted(spread, key=lambda row: row[0])]
+        return found[::-1] if number % 2 else found
 
 
 def digits() -> Plan:
@@ -56,15 +68,18 @@ def digits() -> Plan:
         "digits",
         (
             Asks("alone", alone, users=4),
-            Asks("alone, light", alone, lambda rates: 0.2 * rates["alone"]),
             Asks("whole", whole, users=32),
-            Asks("whole, light", whole, lambda rates: 0.5 * rates["alone"]),
-            Asks("whole, heavy", whole, lambda rates: 0.55 * rates["whole"]),
+            Asks("alone at 25 %", alone, lambda rates: 0.25 * rates["alone"]),
+            Asks("whole at 20 %", whole, lambda rates: 0.2 * rates["whole"]),
+            Asks("alone at 58 %", alone, lambda rates: 0.58 * rates["alone"]),
+            Asks("whole at 50 %", whole, lambda rates: 0.5 * rates["whole"]),
+            Asks("alone at 82 %", alone, lambda rates: 0.82 * rates["alone"]),
+            Asks("whole at 85 %", whole, lambda rates: 0.85 * rates["whole"]),
         ),
         (
-            Asks("alone at 50 %", alone, lambda rates: 0.5 * rates["alone"]),
-            Asks("alone at 70 %", alone, lambda rates: 0.7 * rates["alone"]),
+            Asks("alone at 45 %", alone, lambda rates: 0.45 * rates["alone"]),
             Asks("batches of 32 at 35 %", whole, lambda rates: 0.35 * rates["whole"]),
+            Asks("alone at 70 %", alone, lambda rates: 0.7 * rates["alone"]),
             Asks("batches of 32 at 70 %", whole, lambda rates: 0.7 * rates["whole"]),
             Asks("delay 2 ms", _named(alone, "digits_late", late), lambda rates: 0.8 * rates["alone"], fitted=False),
             Asks(
@@ -72,7 +87,8 @@ def digits() -> Plan:
             ),
         ),
         seconds=2.5,
-        held_seconds=4.0,
+        held_seconds=3.0,
+        rounds=8,
     )
 
 
@@ -84,8 +100,11 @@ def sleeper() -> Plan:
         "sleeper",
         (
             Asks("alone", alone, users=4),
-            Asks("alone, light", alone, lambda rates: 0.2 * rates["alone"]),
             Asks("whole", whole, users=16),
+            Asks("alone at 25 %", alone, lambda rates: 0.25 * rates["alone"]),
+            Asks("whole at 40 %", whole, lambda rates: 0.4 * rates["whole"]),
+            Asks("alone at 60 %", alone, lambda rates: 0.6 * rates["alone"]),
+            Asks("whole at 75 %", whole, lambda rates: 0.75 * rates["whole"]),
         ),
         (
             Asks("alone at 50 %", alone, lambda rates: 0.5 * rates["alone"]),
@@ -95,8 +114,8 @@ def sleeper() -> Plan:
             Asks("batches of 4, 5 ms", _named(alone, "sleeper_late", late), lambda rates: rates["alone"], fitted=False),
         ),
         seconds=2.5,
-        held_seconds=4.0,
-        every=2,
+        held_seconds=3.0,
+        rounds=6,
         workload={"sleep_s": (0.004,)},
     )
 
@@ -116,6 +135,8 @@ def language_model() -> Plan:
         ),
         seconds=5.0,
         held_seconds=11.0,
+        rounds=6,
+        near=6,
         workload={"prompt_tokens": 16, "output_tokens": (8, 32)},
     )
 

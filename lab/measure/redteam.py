@@ -8,9 +8,9 @@ Pure: reads a run's document (lab.run.results.document) and its declaration.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from lab.errors import InputError
 from lab.measure import rehearsal
@@ -18,23 +18,15 @@ from lab.measure.answers import all_equal
 from lab.measure.cold import FEWEST, STILL_RESIDENT, SUM_OFF
 from lab.measure.cost import machine
 from lab.measure.percentile import needed
+from lab.measure.question import Asked, about_the_rest, problem
+from lab.measure.question import Question as Question
+from lab.measure.question import Status as Status
 from lab.measure.words import format_count, format_fraction, format_seconds, join, objective_label, plural
 from lab.spec import Slo, nearest, parse
 
-Status = Literal["answered", "open", "waived"]
 CONFIDENCE = 0.95
 IDLE_LOAD = 0.5
 """Load average a core, before the run, up to which the machine counts as quiet."""
-
-
-@dataclass(frozen=True)
-class Question:
-    """`answer` is the run's own figure, what would answer an open question, or the reason of a waiver."""
-
-    code: str
-    question: str
-    answer: str
-    status: Status
 
 
 def questions(
@@ -51,6 +43,7 @@ def questions(
         for ask in (*about, _about_what_was_served, _about_the_place)
         for question in ask(document, declared, summaries)
     ]
+    asked += about_the_rest(document, {question.code for question in asked})
     if price_caveats:
         asked.append(Question("price", "What does the cost stand on?", " ".join(price_caveats), "open"))
     return sorted(asked, key=lambda question: question.status != "open")
@@ -73,7 +66,6 @@ def waive(found: Sequence[Question], waivers: Mapping[str, str]) -> list[Questio
     ]
 
 
-Asked = Iterator[Question]
 NOTHING = "No block was measured."
 
 
@@ -96,7 +88,7 @@ def _about_load(document: Mapping[str, Any], declared: Mapping[str, Any], summar
         else "Nothing was left out: set workload.warmup_s.",
         "answered" if warmup_s else "open",
     )
-    yield from _problem(
+    yield from problem(
         document,
         "unsteady",
         "Was it in a steady state?",
@@ -174,7 +166,7 @@ def _about_the_client(
 ) -> Asked:
     lags = [s["send_lag_p99_s"] for s in summaries if s["send_lag_p99_s"] is not None]
     worst = f"the largest p99 of the send lag is {format_seconds(max(lags))}" if lags else "no send lag was measured"
-    yield from _problem(
+    yield from problem(
         document,
         "client_limited",
         "Was the load generator the bottleneck?",
@@ -192,7 +184,7 @@ def _about_the_client(
         yield Question("failures", "Did failures make it look fast?", "No request failed.", "answered")
     else:
         yield Question("failures", "Did failures make it look fast?", NOTHING, "open")
-    yield from _problem(
+    yield from problem(
         document,
         "cache_warm",
         "Did a cache answer?",
@@ -206,7 +198,7 @@ def _about_the_client(
         yield Question("server_count_mismatch", question, rehearsal.told_of_books(blocks), status)
         return
     counted = sum(s["server_success_delta"] is not None for s in summaries)
-    yield from _problem(
+    yield from problem(
         document,
         "server_count_mismatch",
         question,
@@ -289,16 +281,6 @@ def _about_the_place(
         "generator shared. Ratios may carry over to another machine; milliseconds and costs do not."
     )
     yield Question("elsewhere", "Would it be so on another machine?", text, "open")
-
-
-def _problem(document: Mapping[str, Any], code: str, question: str, otherwise: str, unchecked: str = "") -> Asked:
-    """The document's own words where it has the problem, `otherwise` where not; `unchecked` says why nobody knows."""
-    found = next((p for p in document["problems"] if p["code"] == code), None)
-    if found is None:
-        yield Question(code, question, unchecked or otherwise, "open" if unchecked else "answered")
-        return
-    where = f" ({found['blocks']} blocks, the first's words)" if found.get("blocks") else ""
-    yield Question(code, question, f"{found['text'].rstrip('.')}{where}. {found['remedy']}".strip(), "open")
 
 
 def _has(document: Mapping[str, Any], code: str) -> bool:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
 from lab import atomic
 from lab.errors import FolderError, InputError
 from lab.home import home
-from lab.measure import prices
+from lab.measure import cost, prices
 from lab.measure.prices import Price
 
 SHIPPED = Path(__file__).parent / "prices.csv"
@@ -64,6 +65,19 @@ def forget() -> None:
 def find(price_id: str) -> Price:
     """The price of that id; InputError with the nearest one when there is none."""
     return prices.find(catalogue(), price_id)
+
+
+def nearest(environment: Mapping[str, Any], device: str) -> Price:
+    """The price of the machine that was measured (`environment` of a run's document; `device`: where its model was), or
+    of the nearest thing to it."""
+    return min(catalogue(), key=lambda price: _distance(price, environment, device))
+
+
+def _distance(price: Price, environment: Mapping[str, Any], device: str) -> tuple[bool, bool, bool]:
+    """Smaller is nearer: this machine's own row, then one that fits, then one of the same kind."""
+    is_cpu = price.accelerator.upper().startswith("CPU-") and "VCPU" in price.accelerator.upper()
+    fits = cost.fit(price, environment, device).measured
+    return price.accelerator != cost.THIS_MACHINE, not fits, is_cpu != (device == "cpu")
 
 
 def _keep(found: tuple[Price, ...]) -> tuple[Price, ...]:

@@ -131,7 +131,7 @@ def _of_run(folder: RunFolder, document: dict[str, Any], price: Price | None, us
     ]
     if formats := format_text.lines(document):
         sections.append(Section(f"Memory and quality of each format{of}", [Code("\n".join(formats).strip())]))
-    if price is not None:
+    if price is not None and grid.levels:
         sections.append(Section(f"Cost at the objective{of}", _cost(folder, document, grid, price, use, slo)))
     doubts = [f"{_where(p)}{p['text']} {p['remedy']}".strip() for p in document["problems"]]
     sections.append(Section(f"What makes it doubtful{of}", list(doubts) or ["Nothing that the lab looks for."]))

@@ -41,7 +41,7 @@ def bundle(folder: RunFolder, document: Mapping[str, Any], scratch: Path, report
     ended = _seconds(folder)
     parent = {
         "name": folder.run_id,
-        "tags": {**_tags(document), "lab.run": folder.run_id},
+        "tags": {**_tags(document), "lab.run": folder.run_id, "lab.schema": str(folder.document["schema_version"])},
         "params": _flat({name: declared[name] for name in ("model", "workload", "slo", "repeats")})
         | {f"varied.{path}": json.dumps(levels) for path, levels in declared["factors"].items()},
         "metrics": metrics(cells[0]["summary"]) if alone else {},

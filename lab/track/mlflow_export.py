@@ -39,13 +39,15 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Exported:
-    """How the export of one run stands. `text` says so in one line; `again`: whether another try may help."""
+    """How the export of one run stands. `text` says so in one line; `again`: whether another try may help;
+    `mlflow_experiment` and `mlflow_run`: where MLflow has it."""
 
     run: str
     state: Literal["going", "done", "failed"]
     text: str
     again: bool = False
     mlflow_run: str | None = None
+    mlflow_experiment: str | None = None
     seconds: float | None = None
 
 
@@ -122,6 +124,14 @@ def state(run_id: str) -> Exported | None:
     return found
 
 
+def page(found: Exported, port: int) -> str:
+    """The address of the run on MLflow's own page, of all runs where it is not there."""
+    base = f"http://127.0.0.1:{port}"
+    if found.mlflow_run is None or found.mlflow_experiment is None:
+        return base
+    return f"{base}/#/experiments/{found.mlflow_experiment}/runs/{found.mlflow_run}"
+
+
 def ui_command(port: int) -> list[str]:
     """The command of MLflow's own page on what was exported. RunError when MLflow is not installed."""
     python = interpreter()
@@ -162,7 +172,8 @@ def _run(python: Path, run_id: str, path: Path) -> Exported:
     if "run_id" not in told:
         said = done.stderr.strip().rpartition("\n")[2][:300] or f"status {done.returncode}"
         return Exported(run_id, "failed", f"MLflow refused: {said}", again=True)
-    return Exported(run_id, "done", f"in MLflow as {told['run_id']}", mlflow_run=str(told["run_id"]))
+    there, experiment = str(told["run_id"]), str(told["experiment_id"])
+    return Exported(run_id, "done", f"in MLflow as {there}", mlflow_run=there, mlflow_experiment=experiment)
 
 
 def _noted(found: Exported) -> Exported:

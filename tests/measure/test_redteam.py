@@ -53,6 +53,9 @@ def test_a_good_run_answers_most_of_them() -> None:
         ({"problems": [problem("client_limited")]}, "client_limited"),
         ({"problems": [problem("cache_warm")]}, "cache_warm"),
         ({"problems": [problem("changed")]}, "changed"),
+        ({"problems": [problem("near_ceiling")]}, "near_ceiling"),
+        ({"problems": [problem("dropped")]}, "dropped"),
+        ({"problems": [problem("a_new_doubt")]}, "a_new_doubt"),
         ({"quick": True}, "repeats"),
         ({"state": "cancelled"}, "partial"),
         ({"cells": []}, "samples"),
@@ -62,6 +65,15 @@ def test_a_good_run_answers_most_of_them() -> None:
 )
 def test_each_weakness_leaves_its_question_open(changes: dict[str, Any], code: str) -> None:
     assert asked(**changes)[code].status == "open"
+
+
+def test_a_weakness_is_asked_about_once() -> None:
+    known = ("closed_loop", "quick", "too_few_samples", "failures", "unsteady")
+    found = questions(document(problems=[problem(code) for code in known]), DECLARED)
+    codes = [question.code for question in found]
+    assert len(codes) == len(set(codes)) and not {"closed_loop", "quick", "too_few_samples"} & set(codes)
+    # A block that was cut short in a run that went to its end has no other question that stands for it.
+    assert asked(problems=[problem("cut_short")])["cut_short"].status == "open"
 
 
 def test_a_closed_loop_counts_only_where_it_was_judged() -> None:

@@ -113,6 +113,15 @@ def test_the_command_line_writes_it(full_home: Path, tmp_path: Path, capsys: pyt
     assert (tmp_path / "review.md").read_text().startswith("# ")
 
 
+def test_without_any_option_it_lies_here_and_has_the_cost_of_the_nearest_machine(
+    full_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", DONE]) == 0
+    text = (tmp_path / f"report-{DONE}.html").read_text()
+    assert "Cost at the objective" in text and "What does the cost stand on?" in text
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

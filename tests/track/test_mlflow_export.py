@@ -118,6 +118,7 @@ def test_a_run_is_a_parent_and_its_cells_are_children(fake: Path, shelf: Path) -
     found = mlflow_export.export(RUN, "<p>report</p>")
     assert found.state == "done" and found.mlflow_run == "r0"
     assert mlflow_export.state(RUN) == found
+    assert mlflow_export.page(found, 5000) == "http://127.0.0.1:5000/#/experiments/1/runs/r0"
     kept = told(fake)
     assert kept["uri"] == f"sqlite:///{shelf}/mlflow/mlflow.db"
     parent, *children = kept["runs"].values()

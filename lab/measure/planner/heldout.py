@@ -1,7 +1,7 @@
 """How far the model is off on this machine: each measured block in turn is left out, predicted, and compared.
 
-A block is predicted from all others of the same weights and precision, its speed taken from the two that ran just
-before and after it, and it is asked what the real one was asked, arrival by arrival. "Fitted" settings (batch size,
+A block is predicted from all others of the same weights and precision, its speed taken from those that ran just before
+and after it, and it is asked what the real one was asked, arrival by arrival. "Fitted" settings (batch size,
 delay) were measured in another block as well; for an "unfitted" one every block of that setting is left out.
 
 Blocks that were asked more than MOST_USED of what the server can do are not judged: there its latency says more about
@@ -18,11 +18,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from lab.errors import InputError
+from lab.measure.pace import Floats
 from lab.measure.planner import calibration
 from lab.measure.planner.calibration import Measured
 from lab.measure.planner.calibrator import Calibrator, Tuned
 from lab.measure.planner.engine_simulator import Asked
-from lab.measure.planner.planner import Prediction, capacity_rps, error, predict, predict_engine
+from lab.measure.planner.planner import (
+    Prediction,
+    capacity_rps,
+    engine_latencies_s,
+    error,
+    latencies_s,
+    predict,
+    predict_engine,
+)
 from lab.measure.planner.service import Service
 from lab.measure.planner.simulator import Users
 from lab.measure.planner.steps import Steps
@@ -35,6 +44,8 @@ METRICS = ("throughput_rps", "latency_p50_s", "latency_p95_s", "latency_p99_s")
 FOLDS = 4
 AGAIN = 2
 """Times as many requests as were counted that the users of a closed loop have: the model may be quicker."""
+BESIDE = 4
+"""Blocks around one that tell how fast the machine was."""
 FEW = 20
 """Errors below which their extremes are the interval, and from which 90 % of them are."""
 SAME = ("family", "weights", "precision", "quantizer", "group_size", "kv_cache_precision", "kv_cache", "device")
@@ -159,20 +170,29 @@ def replay(
     these rules in place of the block's own."""
     of = model or block.model
     if isinstance(server, Service):
-        asked = block.due_s if block.users is None else Users(block.users, AGAIN * len(block.due_s), block.think_s)
-        return predict(asked, calibration.rules(of), server, slo, seed, block.window_s)
+        return predict(_arrivals(block), calibration.rules(of), server, slo, seed, block.window_s)
+    return predict_engine(_asked(block), calibration.engine_rules(of), server, slo, seed, block.window_s)
+
+
+def latencies(block: Measured, server: Service | Steps, seed: int = 0) -> Floats:
+    """Of each answer in the replay of a block that its prediction counts, seconds: those of several blocks can be put
+    together, as their percentiles cannot."""
+    if isinstance(server, Service):
+        return latencies_s(_arrivals(block), calibration.rules(block.model), server, seed, block.window_s)
+    rules = calibration.engine_rules(block.model)
+    return engine_latencies_s(_asked(block), rules, server, seed, block.window_s)
+
+
+def _arrivals(block: Measured) -> Floats | Users:
+    return block.due_s if block.users is None else Users(block.users, AGAIN * len(block.due_s), block.think_s)
+
+
+def _asked(block: Measured) -> Asked:
     tokens = [_filled(counts) for counts in (block.prompt_tokens, block.output_tokens)]
     due_s = block.due_s
     if block.users is not None:
         tokens, due_s = [np.tile(counts, AGAIN) for counts in tokens], np.zeros(AGAIN * len(due_s))
-    return predict_engine(
-        Asked(due_s, tokens[0], tokens[1], block.users),
-        calibration.engine_rules(of),
-        server,
-        slo,
-        seed,
-        block.window_s,
-    )
+    return Asked(due_s, tokens[0], tokens[1], block.users)
 
 
 def alike(a: ModelSpec, b: ModelSpec) -> bool:
@@ -189,13 +209,8 @@ def setting(model: ModelSpec) -> tuple[object, ...]:
 
 
 def neighbours(block: Measured, others: Sequence[Measured]) -> list[Measured]:
-    """Those that ran just before and just after it."""
-    before = [other for other in others if other.number < block.number]
-    after = [other for other in others if other.number > block.number]
-    return [
-        *([max(before, key=lambda other: other.number)] if before else []),
-        *([min(after, key=lambda other: other.number)] if after else []),
-    ]
+    """Those that ran nearest to it in time, BESIDE of them."""
+    return sorted(others, key=lambda other: (abs(other.number - block.number), other.number))[:BESIDE]
 
 
 def families(blocks: Sequence[Measured]) -> list[list[Measured]]:

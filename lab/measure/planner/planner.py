@@ -14,9 +14,10 @@ import numpy as np
 from lab.errors import InputError
 from lab.measure.pace import Floats
 from lab.measure.percentile import percentile
+from lab.measure.planner.discrepancy import FULL, Place, corrected, expected
 from lab.measure.planner.engine_simulator import Asked, EngineRules, simulate_engine
 from lab.measure.planner.service import Service
-from lab.measure.planner.simulator import Rules, Users, simulate
+from lab.measure.planner.simulator import Rules, Simulated, Users, simulate
 from lab.measure.planner.steps import Steps
 from lab.measure.records import Int64s
 from lab.spec import Slo
@@ -92,31 +93,61 @@ def predict(
     """A model that Triton batches. `arrivals` as in simulator.simulate. Figures are of what is due in `window_s`, as a
     Summary's are; by default the first WARMUP_FRACTION are left out, and what ends after the last arrival, which is no
     steady state."""
-    found = simulate(arrivals, rules, service, seed=seed)
+    found, latency = _simulated(arrivals, rules, service, seed)
     from_s, to_s = window_s or _steady(found.due_s)
-    kept = (found.due_s >= from_s) & (found.due_s <= to_s)
-    latency_s, answered = found.latency_s[kept], ~np.isnan(found.done_s[kept])
+    answered = _answered(found, from_s, to_s)
+    due = int(((found.due_s >= from_s) & (found.due_s <= to_s)).sum())
     seconds = max(to_s - from_s, 1e-12)
     inside = int(((found.done_s > from_s) & (found.done_s <= to_s)).sum())
+    modelled_s = found.latency_s[answered]
+    latency_s = corrected(modelled_s, latency)
+    # Whoever took longer than modelled waited longer in the same proportion.
+    waited_s = found.waited_s[answered] * np.divide(
+        latency_s, modelled_s, out=np.ones_like(modelled_s), where=modelled_s > 0
+    )
     none = np.full(len(latency_s), np.nan)
-    waited_s = found.waited_s[kept]
-    good = None if slo is None else int(_good(slo, latency_s, latency_s, none)[answered].sum())
+    good = None if slo is None else int(_good(slo, latency_s, latency_s, none).sum())
     alone_s = latency_s - waited_s
-    of_alone = None if slo is None else _good(slo, alone_s, alone_s, none)[answered]
-    sizes = found.batch[kept][answered]
+    of_alone = None if slo is None else _good(slo, alone_s, alone_s, none)
+    sizes = found.batch[answered]
     executions = float((1 / sizes).sum()) if len(sizes) else 0.0
-    worked_s = float(np.nanmax(found.done_s) - found.due_s[0]) if answered.any() else seconds
+    worked_s = float(np.nanmax(found.done_s) - found.due_s[0]) if len(sizes) else seconds
     return Prediction(
         throughput_rps=inside / seconds,
         goodput_rps=None if good is None else good / seconds,
-        slo_attainment_fraction=None if good is None or not len(latency_s) else good / len(latency_s),
-        queue_mean_s=float(waited_s[answered].mean()) if answered.any() else None,
-        missed_alone_fraction=_missed_alone(int(answered.sum()), good, of_alone),
+        slo_attainment_fraction=None if good is None or not due else good / due,
+        queue_mean_s=float(waited_s.mean()) if len(sizes) else None,
+        missed_alone_fraction=_missed_alone(len(sizes), good, of_alone),
         batch_mean=len(sizes) / executions if executions else None,
         refused=found.refused,
         utilisation_fraction=found.busy_s / max(worked_s, 1e-12) / (rules.instances * rules.replicas),
-        **_latencies(latency_s[answered]),  # type: ignore[arg-type]
+        **_latencies(latency_s),  # type: ignore[arg-type]
     )
+
+
+def latencies_s(
+    arrivals: Floats | Users, rules: Rules, service: Service, seed: int, window_s: tuple[float, float]
+) -> Floats:
+    """Of each answer that `predict` counts, so that several blocks can be put together."""
+    found, latency = _simulated(arrivals, rules, service, seed)
+    return corrected(found.latency_s[_answered(found, *window_s)], latency)
+
+
+def _simulated(arrivals: Floats | Users, rules: Rules, service: Service, seed: int) -> tuple[Simulated, Floats]:
+    """(what happens when batches take what is expected at this place, what latency's quantiles are to be corrected
+    by)."""
+    if isinstance(arrivals, Users):
+        load = FULL
+    else:
+        span_s = float(arrivals[-1]) if len(arrivals) else 0.0
+        load = len(arrivals) / span_s / capacity_rps(service, rules) if span_s > 0 else 0.0
+    work, latency = expected(service.rests, Place(rules.max_batch_size, rules.delay_s, load))
+    found = simulate(arrivals, rules, service.scaled(float(np.exp(work))), seed=seed)
+    return found, np.zeros_like(latency) if isinstance(arrivals, Users) else latency
+
+
+def _answered(found: Simulated, from_s: float, to_s: float) -> np.ndarray:
+    return (found.due_s >= from_s) & (found.due_s <= to_s) & ~np.isnan(found.done_s)
 
 
 def predict_engine(
@@ -156,6 +187,15 @@ def predict_engine(
         held_tokens_peak=found.most_held,
         **_latencies(latency_s),  # type: ignore[arg-type]
     )
+
+
+def engine_latencies_s(
+    asked: Asked, rules: EngineRules, steps: Steps, seed: int, window_s: tuple[float, float]
+) -> Floats:
+    """As latencies_s, of a language model's engine."""
+    found = simulate_engine(asked, rules, steps, seed=seed)
+    kept = (found.due_s >= window_s[0]) & (found.due_s <= window_s[1])
+    return np.asarray(found.latency_s[kept], float)
 
 
 def capacity_rps(

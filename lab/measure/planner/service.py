@@ -21,6 +21,7 @@ import numpy as np
 
 from lab.errors import InputError
 from lab.measure.pace import Floats
+from lab.measure.planner.discrepancy import Rest
 
 TELLING_WAKE = 0.2
 """Blocks whose shares of waking differ by less than this cannot tell waking from the rest."""
@@ -50,6 +51,10 @@ class Seen:
             if self.executions.get(size, 0) > 0
         ]
 
+    def times(self, factor: float) -> Seen:
+        """The same block on a machine on which every batch takes `factor` times as long."""
+        return replace(self, batch_s={size: seconds * factor for size, seconds in self.batch_s.items()})
+
     @property
     def mean_s(self) -> float | None:
         """Of a batch, over all executions."""
@@ -59,7 +64,8 @@ class Seen:
 
 @dataclass(frozen=True)
 class Service:
-    """`spread` and `outside_s` are samples to draw from, each of one or more; the mean of `spread` is 1."""
+    """`spread` and `outside_s` are samples to draw from, each of one or more; the mean of `spread` is 1. `rests`: what
+    all of this left unexplained in the blocks that it was fitted to; planner.py adds it to what it predicts."""
 
     fixed_s: float
     item_s: float
@@ -70,6 +76,7 @@ class Service:
     asleep_s: float = 0.001
     notice_s: float = 0.0
     curve: tuple[tuple[int, float], ...] = ()
+    rests: tuple[Rest, ...] = ()
 
     def mean_s(self, size: float) -> float:
         """Seconds of a batch of `size` on average, of an instance that is awake."""

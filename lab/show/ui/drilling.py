@@ -10,14 +10,14 @@ import streamlit as st
 
 from lab.errors import LabError
 from lab.measure.words import format_count, plural
-from lab.run import cassette, results
+from lab.run import cassette, prices, results
 from lab.run.folder import RunFolder
 from lab.show.drills.deck import DRILLS, posed
 from lab.show.drills.drill import DECKS, Choice, Number, Points, Posed
 from lab.show.drills.sheet import sheet
 from lab.show.drills.source import Source
 from lab.show.ui import chart, guide, pricing, reads
-from lab.show.ui.words import when
+from lab.show.ui.words import plain, when
 
 DECK, AT, SHEET = "d_deck", "d", "d_sheet"
 DONE = "drills_done"
@@ -77,7 +77,7 @@ def _source(run_id: str, recorded: str | None) -> Source | None:
     except LabError:
         return None
     device = declared["model"].get("device", "cpu")
-    price = pricing.chosen() or pricing.nearest(document["environment"], device)
+    price = pricing.chosen() or prices.nearest(document["environment"], device)
     factor = (declared.get("judge") or {}).get("factor")
 
     def latencies(load: str, levels: Sequence[str]) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _ask(one: Posed) -> None:
     drill, key = one.drill, f"d_{one.drill.id}"
     origin = f"recorded on {one.source.recorded}" if one.source.recorded else f"from your run {one.source.run_id}"
     st.markdown(f":blue-badge[{drill.concept}] :gray-badge[:material/science: {origin}]")
-    st.markdown(f"#### {_plain(one.ask)}")
+    st.markdown(f"#### {plain(one.ask)}")
     given = _given(one, key)
     if guide.hides("answers"):
         st.caption("Answers are hidden by this link (hide=answers).")
@@ -153,13 +153,13 @@ def _answer(one: Posed, given: float | int | None, key: str) -> None:
     if isinstance(answer, Number) and truth is not None:
         st.markdown(f"It is **{_number(float(truth))} {answer.unit}**.")
     elif isinstance(answer, Choice) and truth is not None:
-        st.markdown(f"It is **{_plain(one.options[int(truth)])}**")
+        st.markdown(f"It is **{plain(one.options[int(truth)])}**")
     elif isinstance(answer, Points):
         for n, point in enumerate(one.points):
-            st.checkbox(_plain(point), key=f"{key}_point_{n}")
+            st.checkbox(plain(point), key=f"{key}_point_{n}")
         st.caption("Tick what you said. An interviewer listens for three or more.")
     st.code(one.formula, language=None, wrap_lines=True)
-    st.markdown(_plain(one.why))
+    st.markdown(plain(one.why))
     st.caption(f"Source: {one.drill.source}. Then they ask: *{one.drill.then}*")
     if one.drill.chart is not None:
         st.session_state["recorded"] = "recorded" if one.source.recorded else None
@@ -188,7 +188,7 @@ def _sheet(found: Sequence[Posed]) -> None:
         icon=":material/download:",
         on_click="ignore",
     )
-    st.markdown(_plain(sheet(found).removeprefix("# My numbers\n")))
+    st.markdown(plain(sheet(found).removeprefix("# My numbers\n")))
 
 
 def _number(value: float) -> str:
@@ -196,8 +196,3 @@ def _number(value: float) -> str:
     if size >= 1000 or value == int(value):
         return format_count(value)
     return f"{value:.3g}"
-
-
-def _plain(text: str) -> str:
-    """Dollars and tildes mean something to Markdown."""
-    return text.replace("$", "\\$").replace("~", "\\~")

@@ -8,7 +8,7 @@ from typing import Any
 import streamlit as st
 
 from lab.measure import cost
-from lab.measure.cost import THIS_MACHINE, Use
+from lab.measure.cost import Use
 from lab.measure.cost_words import price_label, sentence
 from lab.measure.prices import Price
 from lab.run import prices
@@ -23,7 +23,7 @@ def choose(environment: Mapping[str, Any], device: str) -> Price:
     """A choice among all prices, kept in the link and for the session; at first the price of the machine that was
     measured, or the nearest thing to it."""
     rows = {price.id: price for price in prices.catalogue()}
-    likely = nearest(environment, device).id
+    likely = prices.nearest(environment, device).id
     asked = st.query_params.get(KEY)
     if asked is not None and asked not in rows:
         st.caption(f":material/info: There is no price `{asked[:80]}` in this list; this is another one.")
@@ -50,11 +50,6 @@ def chosen() -> Price | None:
     return next((price for price in prices.catalogue() if price.id == price_id), None)
 
 
-def nearest(environment: Mapping[str, Any], device: str) -> Price:
-    """The price of the machine that was measured, or of the nearest thing to it."""
-    return min(prices.catalogue(), key=lambda price: _distance(price, environment, device))
-
-
 def told(
     summary: Mapping[str, Any], price: Price, use: Use, slo: Slo, environment: Mapping[str, Any], device: str
 ) -> None:
@@ -66,10 +61,3 @@ def told(
 
 def caveats(price: Price, use: Use, environment: Mapping[str, Any], device: str) -> tuple[str, ...]:
     return cost.caveats(price, use, cost.fit(price, environment, device), today=prices.today())
-
-
-def _distance(price: Price, environment: Mapping[str, Any], device: str) -> tuple[bool, bool, bool]:
-    """Smaller is nearer: this machine's own row, then one that fits, then one of the same kind."""
-    is_cpu = price.accelerator.upper().startswith("CPU-") and "VCPU" in price.accelerator.upper()
-    fits = cost.fit(price, environment, device).measured
-    return price.accelerator != THIS_MACHINE, not fits, is_cpu != (device == "cpu")

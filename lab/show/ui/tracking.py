@@ -35,15 +35,17 @@ def to_mlflow(lines: Sequence[reads.RunLine]) -> None:
             except LabError as error:
                 st.error(str(error), icon=":material/error:")
         _stands(run_id)
-        _own_page()
+        _own_page(run_id)
 
 
-def _own_page() -> None:
-    """MLflow's own page on what was exported, and the way there once it is up."""
+def _own_page(run_id: str) -> None:
+    """MLflow's own page on what was exported, and the way to this run on it once it is up."""
     chore.offer("mlflow", "Start MLflow's own page", ["mlflow"], icon=":material/open_in_new:", with_owner=True)
     found = chores.state("mlflow")
     if found is not None and found.going:
-        st.link_button("Open it", f"http://127.0.0.1:{PORT}", icon=":material/open_in_new:")
+        exported = mlflow_export.state(run_id)
+        address = f"http://127.0.0.1:{PORT}" if exported is None else mlflow_export.page(exported, PORT)
+        st.link_button("Open it", address, icon=":material/open_in_new:")
 
 
 def _stands(run_id: str) -> None:

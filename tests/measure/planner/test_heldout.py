@@ -9,6 +9,7 @@ import pytest
 
 from lab.measure.planner import calibrator, heldout
 from lab.measure.planner.calibration import Measured, rules
+from lab.measure.planner.calibrator import Tuned
 from lab.measure.planner.heldout import Trust
 from lab.measure.planner.planner import poisson
 from lab.measure.planner.service import Service
@@ -107,6 +108,39 @@ def test_waking_is_found(blocks):
     assert found.wake_s == pytest.approx(0.001, rel=0.35)
     assert found.mean_s(1) == pytest.approx(TRUTH.mean_s(1), rel=0.08)
     assert found.mean_s(8) == pytest.approx(TRUTH.mean_s(8), rel=0.08)
+
+
+def test_a_machine_that_slows_down_is_no_machine_that_sleeps():
+    """Quiet blocks fill most of its slow hour and busy ones most of its fast hour."""
+    slow = [(1.8, 250 if n % 4 == 3 else 40) for n in range(12)]
+    fast = [(1.0, 40 if n % 4 == 3 else 250) for n in range(12)]
+    every = [block(n, model(1), rate, speed=speed, seed=n) for n, (speed, rate) in enumerate([*slow, *fast])]
+    found = calibrator.Calibrator(every).service(tuned=Tuned(TRUTH.asleep_s))
+    assert found.wake_s / found.mean_s(1) == pytest.approx(TRUTH.wake_s / TRUTH.mean_s(1), rel=0.18)
+
+
+def stalled(found: Measured) -> Measured:
+    """The same block where whoever is in the slowest tenth takes twice as much longer: no queue explains it."""
+
+    def longer(took_s: np.ndarray) -> np.ndarray:
+        return np.where(took_s > usual_s, usual_s + 2 * (took_s - usual_s), took_s)
+
+    usual_s = np.quantile(found.latency_s, 0.9)
+    latency_s = longer(found.latency_s)
+    told = {f"latency_p{p}_s": float(np.quantile(latency_s, p / 100)) for p in (50, 95, 99)}
+    return replace(found, latency_s=latency_s, took_s=longer(found.took_s), summary=replace(found.summary, **told))
+
+
+def test_what_replays_leave_is_expected_at_loads_between():
+    rates = (100, 140, 220, 260)
+    known = [stalled(block(n, model(1), rate, seed=10 * n)) for n, rate in enumerate(rates * 3)]
+    held = stalled(block(40, model(1), 180, seed=7))
+    server = calibrator.service(known)
+    with_it, without = (
+        heldout.replay(held, one).latency_p95_s / held.summary.latency_p95_s - 1
+        for one in (server, replace(server, rests=()))
+    )
+    assert abs(with_it) < 0.1 and abs(with_it) < abs(without)
 
 
 def test_neighbours_tell_the_speed(blocks):

@@ -1,0 +1,65 @@
+"""A question that a sceptical reviewer would ask of a run, and those that the lab's own doubts about the run raise.
+
+redteam.py has the others. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Status = Literal["answered", "open", "waived"]
+TOLD_AS = {
+    "closed_loop": "loop",
+    "quick": "repeats",
+    "too_few_samples": "samples",
+    "no_success": "samples",
+    "interrupted": "partial",
+    "cut_short": "partial",
+    "died": "partial",
+}
+"""Problems that raise the question of another code."""
+QUESTIONS = {
+    "near_ceiling": "Was it the server that was measured, or the load generator?",
+    "dropped": "Was all sent that was planned?",
+    "counters_reset": "Do the server's figures cover the whole window?",
+    "tokens_uncounted": "Was every token counted?",
+    "clock_step": "Do its times of day fit those of other machines?",
+    "trace_gaps": "Was every request traced?",
+    "floor": "Can this machine be as fast as that?",
+    "not_measured": "Was anything left out?",
+    "recorded": "Was it measured here?",
+    "engine_note": "Is what ran what was asked for?",
+}
+"""Of problems that nothing above asks about."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """`answer` is the run's own figure, what would answer an open question, or the reason of a waiver."""
+
+    code: str
+    question: str
+    answer: str
+    status: Status
+
+
+Asked = Iterator[Question]
+
+
+def about_the_rest(document: Mapping[str, Any], asked: set[str]) -> Asked:
+    """Whatever else the lab found doubtful: no weakness that it knows of goes without a question."""
+    for code in dict.fromkeys(found["code"] for found in document["problems"]):
+        if TOLD_AS.get(code, code) not in asked:
+            yield from problem(document, code, QUESTIONS.get(code, "Does this touch what is claimed?"), "")
+
+
+def problem(document: Mapping[str, Any], code: str, question: str, otherwise: str, unchecked: str = "") -> Asked:
+    """The document's own words where it has the problem, `otherwise` where not; `unchecked` says why nobody knows."""
+    found = next((p for p in document["problems"] if p["code"] == code), None)
+    if found is None:
+        yield Question(code, question, unchecked or otherwise, "open" if unchecked else "answered")
+        return
+    where = f" ({found['blocks']} blocks, the first's words)" if found.get("blocks") else ""
+    yield Question(code, question, f"{found['text'].rstrip('.')}{where}. {found['remedy']}".strip(), "open")
