@@ -85,6 +85,10 @@ class Meters:
         gaps.write_text("".join(f"{max(us, 1)}\n" for us in np.diff(whole_us, prepend=0)))
         return Plan(times, gaps, whole_us / 1e6)
 
+    def warm_up(self, model: ModelSpec) -> None:
+        """The first requests of each instance are slow, and would be the tail of whoever goes first."""
+        self.blocks.closed(self.server.grpc_url, model, model.instances, 1.0, 0.0, sleep_s=(SLEEP_S,))
+
     def lab(self, model: ModelSpec, plan: Plan) -> Reading:
         workload = Workload(arrival=Trace(path=str(plan.times)), duration_s=SECONDS, sleep_s=(SLEEP_S,))
         before = scrape(self.server, [model.name])
@@ -165,6 +169,7 @@ def queued(offsets_s: np.ndarray, servers: int, service_s: float) -> np.ndarray:
 def on_the_sleeper(meters: Meters, model: ModelSpec) -> list[Row]:
     """Both beside what is true, at half of what the instances can sleep."""
     rate_rps = model.instances / SLEEP_S / 2
+    meters.warm_up(model)
     plans: list[Plan] = []
     sides = in_turns(_same_arrivals(meters, model, rate_rps, plans), PAIRS)
     what = f"sleeper, {rate_rps:.0f} req/s"
