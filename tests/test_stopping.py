@@ -107,7 +107,7 @@ def test_a_run_stopped_while_it_prepares_is_cancelled(how, stage, monkeypatch):
         stop.set()
     else:
         control.send(folder.run_id, {"stop": True})
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
     assert gone(pids[0])
     assert stop()

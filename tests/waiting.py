@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 LIMIT_S = 60.0
@@ -28,3 +29,17 @@ async def until_async(condition: Callable[[], T], what: str = "", limit_s: float
         assert time.monotonic() < deadline, f"waited {limit_s:g} s in vain" + (f" for {what}" if what else "")
         await asyncio.sleep(0.001)
     return found
+
+
+def timed(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """A test that is a coroutine, with the limit."""
+
+    @wraps(test)
+    def run(**arguments: Any) -> None:
+        async def limited() -> None:
+            async with asyncio.timeout(LIMIT_S):
+                await test(**arguments)
+
+        asyncio.run(limited())
+
+    return run

@@ -6,7 +6,7 @@ from typing import Any
 
 from playwright.sync_api import BrowserContext, Page, expect
 
-from tests.browser.conftest import LIMIT_MS, Dashboard, Feeder
+from tests.browser.conftest import Dashboard, Feeder
 
 PLOT = ".lab-panels"
 CANVAS = f"{PLOT} canvas"
@@ -25,14 +25,14 @@ STATE = f"""(least) => {{
 
 def open_live(page: Page, dashboard: Dashboard, run_id: str, **params: str) -> None:
     page.goto(dashboard.page("live", run=run_id, **params))
-    page.wait_for_selector(CANVAS, timeout=LIMIT_MS)
+    page.wait_for_selector(CANVAS)
     state(page, least_s=2)  # there is something to zoom into
 
 
 def state(page: Page, least_s: float = 0) -> dict[str, Any]:
     """The panels as they stand once they show so many seconds: asked and read in one step, as a page may begin anew
     between two."""
-    panels: dict[str, Any] = page.wait_for_function(STATE, arg=least_s, timeout=LIMIT_MS).json_value()
+    panels: dict[str, Any] = page.wait_for_function(STATE, arg=least_s).json_value()
     return panels
 
 
@@ -90,7 +90,7 @@ def test_a_reload_shows_the_same_run_further_on(page: Page, dashboard: Dashboard
     before, pid = state(page), feeder.folder.status().pid
     after_ticks(page, 1)
     page.reload()
-    page.wait_for_selector(CANVAS, timeout=LIMIT_MS)
+    page.wait_for_selector(CANVAS)
     assert state(page, before["newest"] + 1)["newest"] > before["newest"]
     assert feeder.run_id in page.url and "w=all" in page.url
     assert feeder.folder.status().pid == pid
@@ -106,7 +106,7 @@ def test_a_second_browser_stops_the_run_for_both(
     open_live(other, dashboard, feeder.run_id)
     other.get_by_role("button", name="Stop").click(delay=120)
     for view in (other, page):
-        expect(view.get_by_text("Stopped by hand after")).to_be_visible(timeout=LIMIT_MS)
+        expect(view.get_by_text("Stopped by hand after")).to_be_visible()
         expect(view.get_by_role("button", name="Stop")).to_have_count(0)
     assert feeder.folder.status().state == "cancelled"
     other_context.close()
@@ -117,7 +117,7 @@ def test_a_killed_runner_shows_as_interrupted(page: Page, dashboard: Dashboard, 
     feeder.process.send_signal(signal.SIGKILL)
     feeder.process.wait()
     # 5 s promised (3 s of silence and a tick), the rest is for a busy machine.
-    expect(page.get_by_text("Broke off after")).to_be_visible(timeout=10_000)
+    expect(page.get_by_text("Broke off after")).to_be_visible()
     expect(page.locator(PLOT)).to_be_visible()
 
 
@@ -132,7 +132,7 @@ def test_a_change_is_typed_undisturbed_applied_and_its_moment_marked(
     assert feeder.folder.events()[-1]["kind"] == "block_start"  # nothing was sent half-typed
     rate.fill("150")
     rate.press("Enter")
-    expect(page.get_by_text(re.compile(r"1\s+150 req/s"))).to_be_visible(timeout=LIMIT_MS)
-    page.wait_for_function(f"() => {RECORDER}?.panels.marks.length === 1", timeout=LIMIT_MS)
+    expect(page.get_by_text(re.compile(r"1\s+150 req/s"))).to_be_visible()
+    page.wait_for_function(f"() => {RECORDER}?.panels.marks.length === 1")
     page.reload()
-    expect(page.get_by_role("spinbutton", name="Rate, requests a second")).to_have_value("150", timeout=LIMIT_MS)
+    expect(page.get_by_role("spinbutton", name="Rate, requests a second")).to_have_value("150")

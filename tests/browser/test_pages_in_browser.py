@@ -10,7 +10,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 from lab.run import launch
 from lab.run.folder import RunFolder, runs
 from lab.serve.triton import Server
-from tests.browser.conftest import LIMIT_MS, PROJECT, Dashboard, Feeder
+from tests.browser.conftest import PROJECT, Dashboard, Feeder
 from tests.show import synthetic, synthetic_llm
 from tests.show.test_memory_page import fleet_run
 from tests.waiting import until
@@ -51,7 +51,7 @@ def finished(lab_home: Path) -> None:
 
 def settled(page: Page) -> None:
     """The page has its title, its charts, and no script runs."""
-    expect(page.get_by_role("heading", level=1)).to_be_visible(timeout=LIMIT_MS)
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
     page.wait_for_function(
         """() => !document.querySelector("[data-testid=stStatusWidget], [data-testid=stSkeleton]")
           && [...document.querySelectorAll(".lab-plot")].every((plot) => plot.querySelector(".main-svg"))"""
@@ -69,9 +69,9 @@ def test_a_link_works_on_a_server_that_nobody_has_opened_and_one_to_no_run_says_
     expect(page.locator(".lab-plot")).to_have_count(5)
 
     page.goto(cold_dashboard.page("live", run="does-not-exist"))
-    expect(page.get_by_text("there is no run 'does-not-exist'")).to_be_visible(timeout=LIMIT_MS)
+    expect(page.get_by_text("there is no run 'does-not-exist'")).to_be_visible()
     page.get_by_role("link", name="See the runs there are").click(delay=120)
-    expect(page.get_by_role("heading", level=1)).to_have_text("Runs", timeout=LIMIT_MS)
+    expect(page.get_by_role("heading", level=1)).to_have_text("Runs")
     expect(page.get_by_text(DONE)).to_be_visible()
 
 
@@ -146,11 +146,11 @@ def test_choices_stay_in_the_link(page: Page, context: BrowserContext, dashboard
     settled(page)
     page.get_by_role("radio", name="5 ms delay", exact=True).click(delay=120)
     page.get_by_role("radio", name="10 %", exact=True).click(delay=120)
-    expect(page.get_by_text("Executed batch sizes at 10 % of saturation")).to_be_visible(timeout=LIMIT_MS)
+    expect(page.get_by_text("Executed batch sizes at 10 % of saturation")).to_be_visible()
     other = context.new_page()
     other.goto(page.url)
     settled(other)
-    expect(other.get_by_text("Executed batch sizes at 10 % of saturation")).to_be_visible(timeout=LIMIT_MS)
+    expect(other.get_by_text("Executed batch sizes at 10 % of saturation")).to_be_visible()
     expect(other.get_by_role("radio", name="5 ms delay", exact=True)).to_be_checked()
 
 
@@ -168,10 +168,10 @@ def test_a_double_click_starts_one_run(page: Page, dashboard: Dashboard, triton_
     page.goto(dashboard.page())
     settled(page)
     page.get_by_role("button", name=START).dblclick(delay=40)
-    page.wait_for_url("**/live?run=*", timeout=60_000)
+    page.wait_for_url("**/live?run=*")
     (run_id,) = {info.run_id for info in runs()} - before
     assert run_id in page.url
-    page.wait_for_selector(".lab-panels canvas", timeout=60_000)
+    page.wait_for_selector(".lab-panels canvas")
     launch.stop(run_id)
     until(lambda: ended(run_id), "the run to stop")
     assert {info.run_id for info in runs()} - before == {run_id}
@@ -191,11 +191,11 @@ def test_a_run_is_started_and_stopped_by_keyboard_alone(
 
     page.goto(dashboard.page())
     settled(page)
-    expect(page.get_by_role("button", name=START)).to_be_enabled(timeout=LIMIT_MS)
+    expect(page.get_by_role("button", name=START)).to_be_enabled()
     reach(START)
     page.keyboard.press("Enter")
-    page.wait_for_url("**/live?run=*", timeout=60_000)
-    expect(page.get_by_role("button", name="Stop")).to_be_visible(timeout=60_000)
+    page.wait_for_url("**/live?run=*")
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
     (run_id,) = going()
     reach("Stop")
     page.keyboard.press("Enter")
@@ -205,6 +205,6 @@ def test_a_run_is_started_and_stopped_by_keyboard_alone(
 def test_the_start_button_rests_while_a_run_goes_on(page: Page, dashboard: Dashboard, feeder: Feeder) -> None:
     page.goto(dashboard.page())
     settled(page)
-    expect(page.get_by_role("button", name=START)).to_be_disabled(timeout=LIMIT_MS)
+    expect(page.get_by_role("button", name=START)).to_be_disabled()
     page.get_by_role("link", name="Watch it").click(delay=120)
-    page.wait_for_url(f"**/live?run={feeder.run_id}*", timeout=LIMIT_MS)
+    page.wait_for_url(f"**/live?run={feeder.run_id}*")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import LIMIT_MS, Dashboard, serving
+from tests.browser.conftest import Dashboard, serving
 from tests.waiting import until
 
 ANSWER = ".lab-answer"
@@ -38,12 +38,12 @@ def test_a_stop_keeps_the_text_and_ends_the_model_and_it_writes_again(
     page.goto(writer.page("try_it"))
     for turn in (1, 2):
         write = page.get_by_role("button", name="Write")
-        expect(write).to_be_enabled(timeout=LIMIT_MS)
+        expect(write).to_be_enabled()
         write.click(delay=120)
         page.wait_for_function(f"() => document.querySelector('{GROWING}')?.innerText.includes('w5')")
         seen = words(page, GROWING)
         page.get_by_role("button", name="Stop", exact=True).click(delay=120)
-        expect(page.get_by_text(re.compile(r"It was stopped: \d+ tokens"))).to_be_visible(timeout=LIMIT_MS)
+        expect(page.get_by_text(re.compile(r"It was stopped: \d+ tokens"))).to_be_visible()
         expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
         expect(page.locator(GROWING)).to_have_count(0)
         kept = words(page, ANSWER)
@@ -59,22 +59,22 @@ def test_a_prompt_that_cannot_be_asked_says_why_and_the_one_just_typed_is_asked(
 ) -> None:
     page.goto(writer.page("try_it"))
     prompt, write = page.get_by_role("textbox", name="Prompt"), page.get_by_role("button", name="Write")
-    expect(write).to_be_enabled(timeout=LIMIT_MS)
+    expect(write).to_be_enabled()
     prompt.fill("")
     prompt.press("Tab")
-    expect(page.get_by_text("There is no prompt yet")).to_be_visible(timeout=LIMIT_MS)
+    expect(page.get_by_text("There is no prompt yet")).to_be_visible()
     expect(write).to_be_disabled()
     prompt.fill("why " * 1500)  # as a paste: all at once
     prompt.press("Tab")
-    expect(page.get_by_text("The prompt has 6,000 characters; allowed: 4,000")).to_be_visible(timeout=LIMIT_MS)
+    expect(page.get_by_text("The prompt has 6,000 characters; allowed: 4,000")).to_be_visible()
     expect(write).to_be_disabled()
     prompt.fill("Why?")
     prompt.press("Tab")
-    expect(write).to_be_enabled(timeout=LIMIT_MS)
+    expect(write).to_be_enabled()
     # The click on the button takes the focus from the text, which is when the text is sent.
     prompt.fill("Typed a moment ago")
     write.click(delay=120)
     until(lambda: "asked Typed a moment ago" in heard(lab_home), "the new prompt to be asked")
     page.wait_for_function(f"() => document.querySelector('{GROWING}')?.innerText.includes('w2')")
     page.get_by_role("button", name="Stop", exact=True).click(delay=120)
-    expect(page.get_by_text(re.compile(r"It was stopped: \d+ token"))).to_be_visible(timeout=LIMIT_MS)
+    expect(page.get_by_text(re.compile(r"It was stopped: \d+ token"))).to_be_visible()

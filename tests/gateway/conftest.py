@@ -39,7 +39,7 @@ class Running:
 
     def begin(self, path: str, body: Any = None, headers: dict[str, str] | None = None) -> HTTPResponse:
         """Ask; the answer's head has come when this returns. Its connection is `answer.connection`."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         connection.request("GET" if data is None else "POST", path, data, headers or {})
         answer = connection.getresponse()
@@ -92,7 +92,7 @@ def running(folder: Path, *routes: dict[str, Any], tokenizer: Path | None = None
         yield Running(gateway, known, port)
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(60)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -43,11 +42,11 @@ def gateway(*more: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     try:
         assert process.stdout is not None
         line = next((line for line in process.stdout if line.startswith("gateway on ")), "")
-        assert line, process.wait(10)
+        assert line, process.wait(60)
         yield line.split()[2], process
     finally:
         process.terminate()
-        assert process.wait(40) is not None
+        assert process.wait(60) is not None
 
 
 def ask(url: str, path: str, body: Any = None) -> tuple[Any, dict[str, str]]:
@@ -86,7 +85,7 @@ def test_predictions_are_tritons_and_a_killed_gateway_goes_on_with_its_rollout(
         assert set(versions) == {"1", "2"}
         look = until(lambda: (found := last_look(routes, "gw_digits")) and found["touched"] > 0 and found)
         process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.wait(60)
         holder.close()
     with gateway() as (url, _):
         route = ask(url, "/routes")[0]["routes"]["gw_digits"]
@@ -109,7 +108,7 @@ def test_client_that_goes_stops_the_engine(triton_server: Server) -> None:
 
     body = {"model": "llm", "prompt": "Once", "max_tokens": 900, "ignore_eos": True, "stream": True}
     with gateway("--model", "llm") as (url, _):
-        before = engine("output_tokens")
+        before, cancelled = engine("output_tokens"), engine("cancelled")
         for _ in range(3):
             connection = HTTPConnection(url.removeprefix("http://"), timeout=60)
             connection.request("POST", "/v1/completions", json.dumps(body))
@@ -119,8 +118,7 @@ def test_client_that_goes_stops_the_engine(triton_server: Server) -> None:
             answer.close()
             connection.close()
         until(lambda: ask(url, "/routes")[0]["in_flight"] == 0)
-        until(lambda: engine("running") == 0 and engine("waiting") == 0)
-        time.sleep(1.0)  # the engine's figures are told once a second
+        until(lambda: engine("cancelled") == cancelled + 3)  # told together with the tokens, once a second
         written = engine("output_tokens") - before
     assert 9 <= written <= 90  # of 2,700 that they asked for; how few exactly is benchmarks/rollout.py's
 

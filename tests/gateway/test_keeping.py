@@ -32,7 +32,7 @@ def lab(home: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.terminate()
-        process.wait(40)
+        process.wait(60)
 
 
 def said(process: subprocess.Popen[str], beginning: str) -> str:
@@ -58,7 +58,7 @@ def test_gateway_goes_on_with_a_triton_of_its_own_when_the_one_it_used_ends(lab_
             url = said(gateway, "gateway on").split()[2]
             assert ask(url, "null")[0] == 200
             owner.terminate()
-            owner.wait(40)
+            owner.wait(60)
             why = said(gateway, "the lab's Triton, pid")
             assert "has ended; the gateway starts one of its own" in why
             answers = []

@@ -18,7 +18,8 @@ from lab.spec import ClosedLoop, ModelSpec, Workload
 from tests.load.fakes import peer as wire
 from tests.load.fakes.peer import BEGIN, DATA, END_HEADERS, END_STREAM, FINE, HEADERS, Peer, block, frame, listening
 from tests.load.fakes.streams import Chunk, Story, response
-from tests.load.fakes.using import End, Using, timed
+from tests.load.fakes.using import End, Using
+from tests.waiting import timed
 
 REQUESTS = requests_for(ModelSpec(name="llm"), Workload(arrival=ClosedLoop(concurrency=1), duration_s=1), 3)
 

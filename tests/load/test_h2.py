@@ -16,7 +16,7 @@ from lab.load.targets.h2 import Connection
 from lab.measure.records import ERROR, OK, REFUSED, TRUNCATED
 from tests.load.fakes import peer as wire
 from tests.load.fakes.peer import BEGIN, DATA, END_HEADERS, END_STREAM, FINE, HEADERS, Peer, block, frame, listening
-from tests.load.fakes.using import timed
+from tests.waiting import timed
 
 METHOD = Method("127.0.0.1:1", "/service/Method")
 

@@ -86,7 +86,7 @@ def test_stamps_of_an_earlier_block_are_not_a_requests_own() -> None:
 def test_nearly_all_traced_is_enough() -> None:
     traces = dict.fromkeys(range(100), TRACES[0])
     records = dict.fromkeys(range(101), RECORDS[0])
-    read = read_traces([text(traces)], "digits")  # type: ignore[arg-type]
+    read = read_traces([text(traces)], "digits")
     assert gaps(join(records, read.stamps), read) == ""
 
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from lab.serve.described import describe
 from lab.serve.triton import Server
 from lab.spec import Batching
 from tests.serve import given_models
+from tests.waiting import until
 
 pytestmark = pytest.mark.triton
 MODELS = {
@@ -96,10 +96,10 @@ def test_batching_is_put_back_however_the_run_ends(server: Server, end: signal.S
     assert batching_of(server) is None
     load = subprocess.Popen(command(server), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        _until(lambda: batching_of(server) == Batching(max_batch_size=8, max_queue_delay_us=3000))
+        until(lambda: batching_of(server) == Batching(max_batch_size=8, max_queue_delay_us=3000))
         os.kill(load.pid, end)
-        load.wait(20)
-        _until(lambda: server.client.get_model_config("my_model").config == before)
+        load.wait(60)
+        until(lambda: server.client.get_model_config("my_model").config == before)
     finally:
         load.kill()
         load.wait()
@@ -112,13 +112,6 @@ def test_what_batching_a_model_cannot_have_is_one_line(server: Server) -> None:
     sequences = server.client.get_model_config("counter").config
     with pytest.raises(InputError, match="scheduled otherwise"):
         borrowed.with_batching(sequences, None)
-
-
-def _until(condition, limit_s: float = 30.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.05)
 
 
 def test_a_traced_run_says_where_each_request_was(triton_server: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,7 +51,7 @@ def test_of_one_name_one_goes_on(own_home: Path) -> None:
         assert found is not None and found.going
         assert not (own_home / "chores" / "list.log").exists()
         chores.stop("list")
-        first.wait(5)
+        first.wait(60)
         assert chores.state("list") is None
     finally:
         first.kill()
@@ -87,4 +87,4 @@ def test_what_serves_ends_with_its_owner(own_home: Path) -> None:
         assert found is not None and found.status == -signal.SIGTERM
     finally:
         owner.kill()
-        chore.wait(10)
+        chore.wait(60)

@@ -20,6 +20,7 @@ from lab.run import status as status_module
 from lab.run.folder import LOG_LIMIT_BYTES, RUN_ID, RunFolder, delete, new_run_id, runs
 from lab.run.status import STALE_S, Status, started
 from lab.stream import StreamWriter
+from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -107,16 +108,15 @@ time.sleep(60)
 
 
 @pytest.mark.processes
-def test_kill_9_of_the_owner_is_seen_as_interrupted_within_5_s_even_before_it_is_reaped() -> None:
+def test_kill_9_of_the_owner_is_soon_seen_as_interrupted_even_before_it_is_reaped() -> None:
+    assert STALE_S < 5
     with subprocess.Popen([sys.executable, "-c", OWN_A_RUN], stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
         owner.stdout.readline()
         run = RunFolder.open("run-00001")
         assert run.status().state == "running"
         owner.send_signal(signal.SIGKILL)
-        killed = time.monotonic()
-        while (state := run.status().state) == "running" and time.monotonic() < killed + 5:
-            time.sleep(0.05)
+        state = until(lambda: (found := run.status().state) != "running" and found)
         assert owner.returncode is None  # still a zombie: nobody has waited for it
         assert state == "interrupted"
         assert str(owner.pid) in run.status().message
@@ -138,7 +138,7 @@ def test_a_silent_owner_that_lives_still_runs() -> None:
     run = RunFolder.create("run-00001", {})
     status = made_stale(run)
     assert status.state == "queued"
-    assert status.heartbeat_age_s == pytest.approx(STALE_S + 1, abs=1)
+    assert status.heartbeat_age_s is not None and STALE_S + 0.99 < status.heartbeat_age_s < STALE_S + 60
 
 
 def test_a_pid_that_is_now_anothers_means_interrupted() -> None:

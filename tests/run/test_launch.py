@@ -27,7 +27,7 @@ def test_two_clicks_at_once_are_one_run_and_stop_from_elsewhere_ends_it(triton_s
     for click in clicks:
         click.start()
     for click in clicks:
-        click.join(30)
+        click.join(60)
     folder = RunFolder.open(run_id)
     until(lambda: folder.read("requests").num_rows > 5)
     assert len(runners(run_id)) == 1

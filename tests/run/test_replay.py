@@ -65,7 +65,7 @@ def test_it_grows_while_it_plays_and_can_be_watched_and_stopped(tape: Path) -> N
     assert folder.status().active and 0 < (folder.status().progress or 0) < 1
     until(lambda: Live(folder).update().seconds > 1, "a second to show")
     control.send(PLAYED, {"stop": True})
-    player.join(10)
+    player.join(60)
     assert not player.is_alive()
     assert folder.status().state == "cancelled" and "stopped by the user" in folder.status().message
 
@@ -78,7 +78,7 @@ def test_it_waits_while_a_run_measures(tape: Path) -> None:
         until(lambda: any(info.state == "queued" for info in runs()), "the replay to queue")
         until(lambda: "behind a-real-run" in RunFolder.open(PLAYED).status().phase, "the replay to say behind whom")
         control.send(PLAYED, {"stop": True})
-        player.join(10)
+        player.join(60)
     assert RunFolder.open(PLAYED).status().state == "cancelled"
     assert RunFolder.open(PLAYED).read("requests").num_rows == 0
 

@@ -87,7 +87,7 @@ def test_stop_keeps_what_was_measured(triton_server):
     thread.start()
     until(lambda: folder.read("requests").num_rows > 20)
     control.send(folder.run_id, {"stop": True})
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
     document = results.document(folder)
     assert document["state"] == "cancelled"
@@ -111,20 +111,20 @@ def test_rate_and_batching_change_under_load_and_the_moments_are_kept(triton_ser
         control.send(folder.run_id, {"concurrency": 3})
         until(lambda: sum(e["kind"] == "change" for e in folder.events()) == 2)
         moment = next(e["t_ns"] for e in folder.events() if e["kind"] == "change" and e["field"] == "rate_rps")
-        until(lambda: _sent_between(folder, moment, moment + 1_000_000_000) > 200)
+        until(lambda: _due_between(folder, moment, moment + 1_000_000_000) > 200)
     finally:
         stop.set()
-        thread.join(20)
+        thread.join(60)
     assert any("concurrency" in e["text"] for e in folder.events() if e["kind"] == "problem")
-    assert _sent_between(folder, moment - 1_000_000_000, moment) < 60
+    assert _due_between(folder, moment - 1_000_000_000, moment) < 60
     assert triton_server.config("null")["max_batch_size"] == 8
     outcomes = folder.read("requests")["outcome"].to_pylist()
     assert set(outcomes) <= {0, 3}, "a reload under load must lose no request"
 
 
-def _sent_between(folder, from_ns, to_ns):
-    sent = folder.read("requests")["sent_ns"].to_numpy(zero_copy_only=False)
-    return int(((sent >= from_ns) & (sent < to_ns)).sum())
+def _due_between(folder, from_ns, to_ns):
+    due = folder.read("requests")["due_ns"].to_numpy()
+    return int(((due >= from_ns) & (due < to_ns)).sum())
 
 
 def test_a_server_killed_in_mid_run_ends_it_failed_with_the_time_of_death(triton_installed):
@@ -142,7 +142,7 @@ def test_a_server_killed_in_mid_run_ends_it_failed_with_the_time_of_death(triton
     thread.start()
     until(lambda: folder.read("requests").num_rows > 20)
     os.kill(Server.attach().pid, signal.SIGKILL)
-    thread.join(30)
+    thread.join(60)
     assert not thread.is_alive()
     assert "died" in caught[0]
     document = results.document(folder)
@@ -181,7 +181,7 @@ def test_kill_9_of_the_runner_shows_interrupted_and_keeps_every_flushed_record(t
     folder = RunFolder.open(run_id)
     until(lambda: folder.read("requests").num_rows > 100)
     process.kill()
-    process.wait(10)
+    process.wait(60)
     until(lambda: folder.status().state == "interrupted")
     rows = folder.read("requests").num_rows
     assert rows > 100

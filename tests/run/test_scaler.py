@@ -44,7 +44,7 @@ def test_one_change_at_a_time_and_each_is_written_down():
 
     def load(model):
         asked.append(model.instances)
-        gate.wait(10)
+        gate.wait(60)
 
     folder = Folder()
     scaler = Scaler(SimpleNamespace(load=load), MODEL, folder, block=3)

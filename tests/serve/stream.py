@@ -52,7 +52,7 @@ class Stream:
         final = False
         try:
             while not final:
-                arrived = self._arrived.get(timeout=30.0)
+                arrived = self._arrived.get(timeout=60)
                 if isinstance(arrived, Exception):
                     raise arrived
                 chunk = _chunk(arrived)

@@ -70,6 +70,6 @@ def test_a_run_notes_the_doubt_and_teaches_nothing_that_is_the_user_s(base: Path
     model = spec(base, tmp_path, "/home/me/checkpoints/17")
     asked = Experiment(id="mine", question="?", hypothesis="!", model=model, workload=workload, slo=Slo(latency_s=1))
     said: list[str] = []
-    formats.prepare(Folder(), asked, said.append)  # type: ignore[arg-type]
+    formats.prepare(Folder(), asked, said.append)
     assert said == []
     assert [fields["text"][:12] for kind, fields in events if kind == "problem"] == ["Adapter mine"]

@@ -47,7 +47,7 @@ GOOD = ({"name": "INPUT", "shape": [1, 1], "datatype": "FP32", "data": [3.5]},)
 
 
 def infer(port: int, name: str = "null", inputs: Sequence[Any] = GOOD) -> dict[str, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     asked = {"inputs": list(inputs)}
     connection.request("POST", f"/v2/models/{name}/infer", json.dumps(asked))
     answer = connection.getresponse()

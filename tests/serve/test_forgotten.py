@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +12,7 @@ import tritonclient.grpc as client
 from lab.errors import ModelError
 from lab.serve import forgotten, health, triton
 from lab.spec import ModelSpec
+from tests.waiting import until
 
 IDLE = "import sys; print(flush=True); sys.stdin.read()"
 BUSY = "print(flush=True)\nwhile True: pass"
@@ -105,10 +105,7 @@ def test_a_model_that_a_client_holds_is_unloaded_all_the_same(triton_server, mon
     with client.InferenceServerClient(triton_server.grpc_url) as holder:
         holder.start_stream(lambda result, error: answers.append(error))
         holder.async_stream_infer("null", [value])
-        until = time.monotonic() + 20
-        while not answers and time.monotonic() < until:
-            time.sleep(0.01)
-        assert answers == [None]
+        assert until(lambda: answers) == [None]
         triton_server.unload("null")
         assert "null" not in health.live_processes(triton_server.pid)
         triton_server.load(spec)

@@ -159,7 +159,7 @@ def test_a_wrong_request_is_told_why_and_no_other_is_touched(loaded, alone):
 
 def post(server, how, **fields):
     """The text of the answer to one request at Triton's HTTP endpoint."""
-    with closing(http.client.HTTPConnection(server.http_url.removeprefix("http://"), timeout=30)) as connection:
+    with closing(http.client.HTTPConnection(server.http_url.removeprefix("http://"), timeout=60)) as connection:
         connection.request("POST", f"/v2/models/tiny/{how}", json.dumps(fields))
         return connection.getresponse().read().decode()
 

@@ -156,5 +156,5 @@ def test_a_step_ends_when_the_last_helper_has_left() -> None:
     ending.join(0.05)
     assert ending.is_alive()
     pieces.leave(meeting)
-    ending.join(10)
+    ending.join(60)
     assert not ending.is_alive()

@@ -210,7 +210,7 @@ def test_of_two_builders_one_builds_and_the_other_waits(
     def counted(module: str, wanted: dict[str, Any], progress: Progress) -> None:
         built.append(module)
         other.start()
-        assert second_waits.wait(20)
+        assert second_waits.wait(60)
         build_here(module, wanted, progress)
 
     def say(line: str) -> None:
@@ -221,7 +221,7 @@ def test_of_two_builders_one_builds_and_the_other_waits(
     monkeypatch.setattr(quantized.job, "do", counted)
     monkeypatch.setattr(quantized, "_say", say)
     weights.prepare(spec(source), quiet)
-    other.join(30)
+    other.join(60)
     assert len(built) == 1
     assert said == ["int4 by rtn is being made already; waiting for it"]
     assert weights.is_ready(spec(source))

@@ -70,7 +70,7 @@ def test_a_file_that_is_still_being_written_is_waited_for(tmp_path: Path) -> Non
     half = threading.Event()
 
     def rest() -> None:
-        half.wait(5)
+        half.wait(60)
         for piece in ('{"id":1}', ',{"id":2}', "]"):
             time.sleep(0.03)
             with file.open("a") as out:

@@ -1,7 +1,6 @@
 """What open pages ask for while they stand, as the browser gets it, without a browser and without Streamlit."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from lab.show import feed
 from lab.show.moment import draw, moment
 from tests.show.conftest import DONE, FAILED, LLM_LOAD
 from tests.show.pages import GOING, begun, load_run
+from tests.waiting import until
 
 
 def ask(run_id: str, query: str = "") -> tuple[int, dict[str, Any]]:
@@ -52,8 +52,7 @@ def test_what_is_in_force_is_another_text_once_it_was_changed(empty_home: Path) 
     before = ask(GOING)[1]
     assert before["active"] and before["settings"] == "digits, batching off, 50.0 req/s"
     folder.event("change", field="rate_rps", **{"from": 50.0}, to=250.0)
-    time.sleep(feed.FRESH_S)
-    after = ask(GOING)[1]
+    after = until(lambda: (found := ask(GOING)[1])["settings"] != before["settings"] and found)
     assert after["settings"] == "digits, batching off, 250 req/s"
     assert before["in_force"] != after["in_force"]
 

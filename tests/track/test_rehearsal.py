@@ -126,7 +126,7 @@ async def gateway(predict: Callable[[web.Request], Any], book: list[Any]) -> Asy
     await site.start()
     assert site._server is not None
     try:
-        yield f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"  # type: ignore[attr-defined]
+        yield f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"
     finally:
         await runner.cleanup()
 
@@ -189,7 +189,7 @@ def test_users_stop_when_told() -> None:
     async def all_of_it() -> int:
         async with gateway(predict, []) as url, Users(url, 5.0) as users:
             due_ns = np.concatenate([np.zeros(3, np.int64), np.full(5, 2**62)])  # nobody waits for the last ones
-            return await asyncio.wait_for(users.predict("digits", due_ns, lambda: asked >= 3), 30)
+            return await asyncio.wait_for(users.predict("digits", due_ns, lambda: asked >= 3), 60)
 
     assert asyncio.run(all_of_it()) == 3
 
@@ -208,16 +208,16 @@ def test_users_stop_at_once_when_the_gateway_has_ended(tmp_path: Path) -> None:
             async with Users(place.url, 5.0) as users:
                 await users.predict("digits", np.full(5, 2**62), watch)  # nobody waits for these
 
-        assert process.wait(30)
+        assert process.wait(60)
         with pytest.raises(RunError, match="the gateway ended during the rehearsal: out of luck"):
-            asyncio.run(asyncio.wait_for(all_of_it(), 30))
+            asyncio.run(asyncio.wait_for(all_of_it(), 60))
     finally:
         end(process)
     killed = Process(["/bin/sleep", "600"], {}, log)
     place = Stage(place.url, killed, place.routes, log)
     place.check()
     os.kill(killed.pid, signal.SIGKILL)
-    assert killed.wait(30)
+    assert killed.wait(60)
     with pytest.raises(RunError, match="killed by signal 9"):
         place.told()
 

@@ -16,6 +16,7 @@ from lab.track.deploy import warm
 from lab.track.rehearsal import blue_green, canary, planted, rehearse
 from lab.track.rehearsal.stage import Stage, stage
 from lab.track.routes import Routes
+from tests.waiting import until
 
 pytestmark = pytest.mark.triton
 ONE = ModelSpec(name="re_digits", family="digits")
@@ -32,10 +33,14 @@ def place(triton_server: Server, tmp_path: Path) -> Iterator[Stage]:
         yield found
 
 
+def in_force(place: Stage) -> list[str]:
+    return [version["version"] for version in place.told()["routes"]["shown"]["versions"]]
+
+
 def test_guard_rolls_back_what_errs_and_a_switch_loses_nothing(place: Stage, triton_server: Server) -> None:
     bad = planted.serve(triton_server, ONE, "errs")
     rehearse._lay(place.routes, "shown", {"1": (triton_server, ONE), "2": (triton_server, bad)})
-    time.sleep(0.2)  # a gateway looks at its routes each 50 ms
+    until(lambda: in_force(place) == ["1", "2"])
     start_ns = time.perf_counter_ns()
     due_ns = schedule.arrivals(Constant(rate_rps=150), 40, 0) + start_ns
     plan = Rollout(way="canary", challenger="errs", steps=(0.5, 1.0), tolerance=Tolerance(latency=0.9, quality=0.9))
@@ -50,7 +55,7 @@ def test_guard_rolls_back_what_errs_and_a_switch_loses_nothing(place: Stage, tri
     served = [(triton_server, ONE.name), (triton_server, good.name)]
     versions = {"blue": (triton_server, ONE), "green": (triton_server, good)}
     rehearse._lay(place.routes, "shown", versions)
-    time.sleep(0.2)
+    until(lambda: in_force(place) == ["blue", "green"])
     start_ns = time.perf_counter_ns()
     due_ns = schedule.arrivals(Constant(rate_rps=100), 3, 0) + start_ns
     played = blue_green.play(

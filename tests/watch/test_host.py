@@ -15,6 +15,7 @@ import pytest
 
 from lab.watch.host import CpuMeter, host_memory, memory, model_processes
 from lab.watch.reading import Reading
+from tests.waiting import until
 
 pytestmark = pytest.mark.processes
 
@@ -120,17 +121,27 @@ def cpu_seconds(pid: int) -> float:
 
 
 def test_cpu_is_what_was_spent_between_two_looks(python: Callable[[str], subprocess.Popen[str]]) -> None:
+    """Each of the meter's two looks lies between two of ours, as far apart as this process was held up."""
     busy = python("import time\nwhile time.process_time() < 0.5: pass\nprint('up', flush=True)\nwhile True: pass")
-    meter = CpuMeter()
-    assert meter.read("a", [busy.pid]) == Reading("a", "cpu_fraction", None, "needs two looks")
-    began, spent = time.perf_counter(), cpu_seconds(busy.pid)
+    meter, looks = CpuMeter(), []
+
+    def look() -> Reading:
+        before = time.perf_counter(), cpu_seconds(busy.pid)
+        reading = meter.read("a", [busy.pid])
+        looks.append((before, (time.perf_counter(), cpu_seconds(busy.pid))))
+        return reading
+
+    assert look() == Reading("a", "cpu_fraction", None, "needs two looks")
+    spent = looks[0][1][1]
     assert spent > 0.4  # before the first look: must not count
-    while cpu_seconds(busy.pid) < spent + 0.4 and time.perf_counter() < began + 20:
-        time.sleep(0.02)
-    found = meter.read("a", [busy.pid]).value
-    elapsed = time.perf_counter() - began
+    until(lambda: cpu_seconds(busy.pid) > spent + 0.4)
+    found = look().value
     assert found is not None
-    assert found * elapsed == pytest.approx(cpu_seconds(busy.pid) - spent, abs=0.1)
+    (outer_from, inner_from), (inner_to, outer_to) = looks
+    tick_s = 0.02  # the kernel counts in hundredths
+    least = (inner_to[1] - inner_from[1] - tick_s) / (outer_to[0] - outer_from[0])
+    most = (outer_to[1] - outer_from[1] + tick_s) / (inner_to[0] - inner_from[0])
+    assert least <= found <= most
 
 
 def test_cpu_of_several_processes_is_their_sum(python: Callable[[str], subprocess.Popen[str]]) -> None:

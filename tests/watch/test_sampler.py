@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -129,7 +130,7 @@ def test_an_instrument_that_hangs_does_not_hold_up_the_end_and_writes_nothing_af
     assert entered.wait(LIMIT_S)
     begin = time.monotonic()
     watch.stop()
-    assert time.monotonic() - begin < sampler.STOP_S + 1
+    assert time.monotonic() - begin < sampler.STOP_S + LIMIT_S / 2
     release.set()
     watch._thread.join(LIMIT_S)
     assert rows.tables == []
@@ -140,15 +141,18 @@ def test_stopping_does_not_wait_for_the_period() -> None:
     watch.start()
     begin = time.monotonic()
     watch.stop()
-    assert time.monotonic() - begin < sampler.STOP_S + 1
+    assert time.monotonic() - begin < sampler.STOP_S + 30
     Sampler(Rows(), None).stop()  # never started: nothing to stop
 
 
 def test_an_expensive_reading_is_made_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    times: list[tuple[float, float]] = []
+
     def expensive(subject: str, pids: list[int]) -> Reading:
-        end = time.thread_time() + 0.003
+        began, end = time.perf_counter(), time.thread_time() + 0.003
         while time.thread_time() < end:
             pass
+        times.append((began, time.perf_counter()))
         return Reading(subject, "memory_bytes", 1.0)
 
     monkeypatch.setattr(host, "memory", expensive)
@@ -156,9 +160,8 @@ def test_an_expensive_reading_is_made_rarely(monkeypatch: pytest.MonkeyPatch) ->
     # 3 ms of a core at a share of 0.5 % may come once in 0.6 s.
     with Sampler(rows, os.getpid(), period_s=0.02):
         until(lambda: len(rows.of("server", "memory_bytes")) == 3)
-    first, second, third = (row["t_ns"] / 1e9 for row in rows.of("server", "memory_bytes"))
-    assert second - first >= 0.57
-    assert third - second >= 0.57
+    assert len(times) == 3
+    assert all(began - ended >= 0.6 for (_, ended), (began, _) in itertools.pairwise(times))
     assert len(rows.of("server", "cpu_fraction")) > 6
 
 

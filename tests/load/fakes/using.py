@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any
 
 import uvloop
@@ -37,20 +36,6 @@ class Using:
 
     async def until(self, *numbers: int) -> None:
         await until_async(lambda: set(numbers) <= set(self.ends))
-
-
-def timed(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """A test that is a coroutine, with a limit."""
-
-    @wraps(test)
-    def run(**arguments: Any) -> None:
-        async def limited() -> None:
-            async with asyncio.timeout(60):
-                await test(**arguments)
-
-        asyncio.run(limited())
-
-    return run
 
 
 def use(
