@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 from PIL import Image
@@ -27,12 +28,13 @@ WIDTH, LEAST, MOST = 1200, 940, 1400
 """Of a picture, in pixels; as high as the page is, within these."""
 COLOURS = 128
 PLAYED_MS = 15_000
-LINKS: dict[str, dict[str, str]] = {
+LINKS: dict[str, dict[str, Any]] = {
+    "compare": {"base": "quantization.4", "run": ["quantization.5", "quantization.7"], "c_view": "Quality"},
     "drills": {"d_deck": "Levers"},
-    "review": {"run": "llm_batching", "v_level": "continuous batching", "v_rate": "2", "v_ttft": "500", "v_itl": "60"},
+    "review": {"run": "batching", "v_level": "2 ms delay", "v_load": "80 % of saturation", "v_rate": "600",
+               "v_latency": "30", "v_memory": "200"},
     "rollout": {"o_part": "Canary, rehearsed"},
-    "sweep": {"run": "sweep"},
-}
+}  # fmt: skip
 """What of a page is shown, where it is not what it opens with; a run is named by its experiment."""
 READY = """() => !document.querySelector("[data-testid=stStatusWidget], [data-testid=stSkeleton]")
   && [...document.querySelectorAll(".lab-plot")].every((plot) => plot.querySelector(".main-svg"))"""
@@ -55,10 +57,8 @@ def main(wanted: list[str]) -> None:
 
 
 def take(page: Page, dashboard: Dashboard, name: str, path: Path) -> None:
-    params = dict(LINKS.get(name, {}))
-    if (recorded := cassette.of_experiment(params.get("run", ""))) is not None:
-        params["run"] = recorded.run
-    page.goto(dashboard.page("" if name == "start" else name) + f"?{urlencode(params)}")
+    params = {key: recorded(value) if key in ("run", "base") else value for key, value in LINKS.get(name, {}).items()}
+    page.goto(dashboard.page("" if name == "start" else name) + f"?{urlencode(params, doseq=True)}")
     page.get_by_role("heading", level=1).wait_for(timeout=60_000)
     if name == "live":  # a recording plays with its own timing
         page.get_by_role("button", name="Play it").click()
@@ -76,6 +76,15 @@ def take(page: Page, dashboard: Dashboard, name: str, path: Path) -> None:
     page.screenshot(path=path, clip={"x": 0, "y": 0, "width": WIDTH, "height": height})
     Image.open(path).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
     print(f"{path.relative_to(ROOT)}  {path.stat().st_size / 1024:.0f} KiB", file=sys.stderr)
+
+
+def recorded(value: Any) -> Any:
+    """The recorded run of an experiment, or of each; "EXPERIMENT.CELL" is a cell of it."""
+    if isinstance(value, list):
+        return [recorded(one) for one in value]
+    experiment, dot, cell = value.partition(".")
+    found = cassette.of_experiment(experiment)
+    return value if found is None else f"{found.run}{dot}{cell}"
 
 
 if __name__ == "__main__":

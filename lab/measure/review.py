@@ -104,13 +104,18 @@ def decide(found: Sequence[Row], questions: Sequence[Question]) -> Decision:
     waived = sum(question.status == "waived" for question in questions)
     if not found:
         return Decision(False, "Not ready: nothing is asked of it yet.")
-    reasons = [f"{row.name.lower()} {_said(row.status)}" for row in found if row.status != "met"]
+    reasons = [f"{_in_a_sentence(row.name)} {_said(row.status)}" for row in found if row.status != "met"]
     if still:
         reasons.append(f"{plural(still, 'question')} of a sceptic {'is' if still == 1 else 'are'} open")
     if missing or still:
         return Decision(False, f"Not ready: {'; '.join(reasons)}.")
     tail = f", with {plural(waived, 'question')} waived by name" if waived else ""
     return Decision(True, f"Ready: all {plural(len(found), 'requirement')} are met by measurement{tail}.")
+
+
+def _in_a_sentence(name: str) -> str:
+    """ "traffic", but "TTFT p95": what is an abbreviation stays one."""
+    return name if name[:2].isupper() else f"{name[0].lower()}{name[1:]}"
 
 
 def _said(status: Status) -> str:

@@ -52,7 +52,7 @@ def used(rows: Sequence[Row]) -> Chart:
     layout = theme.layout(
         height=height,
         margin={"l": 110, "r": 40, "t": 26, "b": 52},
-        xaxis=log_axis("share of the limit that is used, × (right of 1: not met)", log_range([*shares, 1.0])),
+        xaxis=log_axis("share of the limit, × (above 1: not met)", log_range([*shares, 1.0])),
         yaxis=theme.axis("", type="category", showline=False, ticks="", ticklabelstandoff=8),
         shapes=[ratio_of_one()],
     )

@@ -58,8 +58,8 @@ def page(names: Sequence[Name]) -> None:
         st.markdown(f":orange-badge[:material/report: No verdict] {text}")
     for text in against.read_with:
         st.caption(f":material/info: {text}")
-    if against.effects:
-        left, right = st.columns([3, 2], gap="large")
+    if against.effects and next(iter(against.effects.values())).ratio is not None:
+        left, right = st.columns(2, gap="large")
         with left:
             _differences(found, called)
         with right:

@@ -133,6 +133,8 @@ def _happened(folder: RunFolder) -> None:
         st.markdown(HOLDS[document["verdict"]["holds"]].format(where=""))
         st.markdown(f"#### {headline}")
         st.markdown("\n".join(f"- {sentence}" for sentence in rest))
+        if why := document["verdict"]["text"].removeprefix(" ".join([headline, *rest])).strip():
+            st.markdown(f":orange-badge[:material/report: No verdict] {why}")
     _blocks(found)
     doubts = document["problems"]
     if doubts:

@@ -78,15 +78,15 @@ def _sweep(found: dict[str, Any]) -> None:
     st.markdown("##### Every setting that was tried")
     names = list(found["better"])
     table: dict[str, list[Any]] = {
-        "": [],
         "setting": [],
+        "worth having": [],
         **{metric_label(n): [] for n in names},
         "objective": [],
         "why": [],
     }
     for point in sorted(found["points"], key=lambda p: not p["frontier"]):
-        table[""].append("worth having" if point["frontier"] else "")
         table["setting"].append(", ".join(level_label(path, level) for path, level in point["factors"].items()))
+        table["worth having"].append("yes" if point["frontier"] else "")
         for name in names:
             table[metric_label(name)].append(format_metric(name, point["figures"][name]))
         table["objective"].append({True: "met", False: "missed", None: "n/a"}[point["met"]])
