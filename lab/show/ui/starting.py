@@ -134,12 +134,16 @@ def _cold_form(experiment: Experiment) -> list[str]:
     """Which models, and which remedies beside the plain start, each of them a toggle; none chosen: as declared."""
     models = {figures.model_label(level): level for level in experiment.factors["model"]}
     levels = {start_label(level): level for level in experiment.factors["start"] if level}
-    names = st.pills("Models", list(models), selection_mode="multi", key="n_models", bind="query-params")
-    ways = st.pills("Beside the plain start", list(levels), selection_mode="multi", key="n_ways", bind="query-params")
     toggles = {said: name for name, said in start_words.REMEDIES.items()}
     own = st.pills(
-        "And with these remedies together", list(toggles), selection_mode="multi", key="n_own", bind="query-params"
+        "With these remedies together", list(toggles), selection_mode="multi", key="n_own", bind="query-params"
     )
+    asked = any(name in st.query_params for name in ("n_models", "n_ways"))
+    with st.expander("Other models, and every way that is declared", type="compact", expanded=asked):
+        names = st.pills("Models", list(models), selection_mode="multi", key="n_models", bind="query-params")
+        ways = st.pills(
+            "Beside the plain start", list(levels), selection_mode="multi", key="n_ways", bind="query-params"
+        )
     st.caption(f"None chosen: quick takes {next(iter(models))}, kept code and all remedies; whole takes all of them.")
     starts = [{}, *(levels[way] for way in ways)]
     if (together := {toggles[said]: True for said in own}) not in starts:
