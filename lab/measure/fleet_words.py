@@ -189,7 +189,7 @@ def fit(fleet: dict[str, Any]) -> str:
         said += f". The kernel's own sum, PSS, is {format_bytes(pss)}{strangers}"
     for field, whose in (("host_bytes", "The machine's"), ("gpu_bytes", "All GPUs'")):
         if grown := filled[-1].get(field):
-            said += f". {whose} memory in use grew by {format_bytes(grown)} meanwhile"
+            said += f". {whose} memory in use, of all programs, grew by {format_bytes(grown)} meanwhile"
     slowest = max(filled, key=lambda entry: entry["load_s"])
     return (
         f"{said}. Loading took {format_seconds(median(entry['load_s'] for entry in filled))} at the median "

@@ -40,6 +40,8 @@ def _little(s: Mapping[str, Any]) -> Lamp:
         return Lamp("little", "unknown", "too few requests for Little's law")
     if s.get("steady") is False:
         return Lamp("little", "unknown", "not steady, so Little's law need not hold")
+    if (s.get("latency_mean_s") or 0.0) > LITTLE * (s.get("window_s") or 0.0):
+        return Lamp("little", "unknown", "answers too long for the window: those that reach over its ends decide")
     agree = abs(ratio - 1) <= LITTLE
     text = f"requests in flight are {format_ratio(ratio)} of rate times latency"
     return Lamp("little", "on" if agree else "off", text)

@@ -185,7 +185,7 @@ def test_the_fit_sentence_counts_shared_pages_once():
     )
     grown = filled("b", 160, 100, 158) | {"host_bytes": 165 * MIB}
     said = fleet_words.fit(fleet([filled("a", 100, 100), grown], requests([]), waits([])))
-    assert "The machine's memory in use grew by 165 MiB meanwhile." in said
+    assert "The machine's memory in use, of all programs, grew by 165 MiB meanwhile." in said
 
 
 def test_a_drop_is_as_exact_as_the_fewer_answers_are():

@@ -37,6 +37,12 @@ def test_an_honest_block_lights_what_can_be_checked() -> None:
     assert told([block()]) == "Checks that hold: Little's law and no request lost."
 
 
+def test_a_window_that_is_short_for_its_answers_says_nothing_of_littles_law() -> None:
+    """Answers of 0.3 s in a window of 5: as many as one in sixteen reach over its ends."""
+    assert state(block(little_ratio=1.2, latency_mean_s=0.3))["little"] == "unknown"
+    assert state(block(little_ratio=1.2, latency_mean_s=0.2))["little"] == "off"
+
+
 def test_counts_name_the_window_that_they_cover() -> None:
     """Of a block of 5 s, 100 req/s, with a second of warm-up: 500 are sent, 400 end in the window."""
     due = (np.arange(500) * 0.01 * SECOND).astype(np.int64)

@@ -71,6 +71,8 @@ def _fall(
         },
         "text": [f"+{value:,.0f}" for value in rise],
         "textposition": "outside",
+        "textangle": -90 if len(names) > 6 else 0,  # upright where bars are narrow, and never shrunk
+        "constraintext": "none",
         "textfont": {"size": 12, "color": "@ink"},
         "cliponaxis": False,
         "hovertemplate": "%{x} adds %{y:,.1f} MiB<extra></extra>",
