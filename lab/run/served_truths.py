@@ -39,8 +39,8 @@ from lab.watch.host import model_processes, resident
 
 PROJECT = Path(__file__).resolve().parents[2]
 PAIRS, PAIR_S = 20, 0.8
-OPINION_S = {"grpc": 6.0, "http": 1.5}
-"""Seconds of each client in each of two turns; over gRPC long enough for a p99 of 20 ms sleeps."""
+OPINION_S, OPINION_TURNS = {"grpc": 2.5, "http": 1.0}, 5
+"""Seconds of each client in each of its turns; over gRPC long enough together for a p99 of 20 ms sleeps."""
 LEAST_EQUAL = 18
 SLOWED = 1.2
 MIB = 2**20
@@ -116,12 +116,12 @@ def _second_opinion(server: Server, measure: Measure) -> Outcome:
     opinion is benchmarks/meter.py."""
     request = requests_for(ModelSpec(name="sleeper"), _workload(0.020), 1)[0]
     ask = {"grpc": _by_grpc(server.grpc_url, request), "http": _by_http(server.http_url, request)}
-    sides: dict[str, tuple[Asked, Asked]] = {}
-    for protocol, seconds in OPINION_S.items():
-        pairs = [_both(measure, protocol, ask[protocol], seconds) for _ in range(2)]  # in turns: its speed moves
-        mine, other = zip(*pairs, strict=True)
-        sides[protocol] = Asked.pooled(mine), Asked.pooled(other)
-    return second_opinion(sides)
+    return second_opinion(
+        {
+            protocol: [_both(measure, protocol, ask[protocol], seconds) for _ in range(OPINION_TURNS)]
+            for protocol, seconds in OPINION_S.items()
+        }
+    )
 
 
 def _both(measure: Measure, protocol: str, other: Callable[[float], Asked], seconds: float) -> tuple[Asked, Asked]:

@@ -110,7 +110,7 @@ def clients(*took_s: float, other: tuple[float, ...] = (0.020,), n: int = 500):
 
 @pytest.mark.parametrize(("took_s", "passed"), [(0.0205, True), (0.0195, True), (0.0215, False), (0.0185, False)])
 def test_a_second_opinion_that_is_five_percent_off_in_the_middle_fails(took_s, passed):
-    found = second_opinion.second_opinion({"grpc": clients(0.020), "http": clients(took_s, n=60)})
+    found = second_opinion.second_opinion({"grpc": [clients(0.020)], "http": [clients(took_s, n=60)]})
     assert (found.id, found.passed) == ("S12", passed)
     assert "http: throughput" in found.text and found.text.count("p99") == 1  # 60 answers have none
 
@@ -120,11 +120,19 @@ def test_tails_that_are_apart_for_certain_fail_and_one_stall_does_not():
     one, many = plain.copy(), plain.copy()
     one[:11], many[:40] = 0.060, 0.026  # the former holds in 11 of 1,000, where 4 to 16 are above a p99
     side = lambda took_s: second_opinion.Asked(took_s, float(len(took_s)))  # noqa: E731  the same throughput
-    assert second_opinion.second_opinion({"grpc": (side(one), side(plain))}).passed
-    found = second_opinion.second_opinion({"grpc": (side(many), side(plain))})
+    assert second_opinion.second_opinion({"grpc": [(side(one), side(plain))]}).passed
+    found = second_opinion.second_opinion({"grpc": [(side(many), side(plain))]})
     assert not found.passed and "p99 +30.0 %" in found.text
 
 
 def test_a_client_without_an_answer_is_no_agreement():
     nobody = second_opinion.Asked(np.zeros(0), 1.0)
-    assert not second_opinion.second_opinion({"grpc": (clients(0.020)[0], nobody)}).passed
+    assert not second_opinion.second_opinion({"grpc": [(clients(0.020)[0], nobody)]}).passed
+
+
+def test_one_turn_that_a_stall_met_does_not_decide_about_throughput():
+    fair, stalled = clients(0.020, n=100), clients(0.020, n=100)
+    stalled = stalled[0], second_opinion.Asked(stalled[1].took_s, 2 * stalled[1].seconds)
+    found = second_opinion.second_opinion({"grpc": [fair, stalled, fair]})
+    assert found.passed and "throughput +0.0 %" in found.text
+    assert not second_opinion.second_opinion({"grpc": [fair, stalled, stalled]}).passed
