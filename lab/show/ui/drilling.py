@@ -57,17 +57,19 @@ def _deck() -> str | None:
 
 
 def _posed(deck: str | None) -> list[Posed]:
-    return posed(sources(), deck)
+    return posed(sources(deck), deck)
 
 
-def sources() -> list[Source]:
-    """The newest finished run of each experiment on this machine, and the recording of each."""
+def sources(deck: str | None) -> list[Source]:
+    """Of each experiment that the deck asks about the newest finished run on this machine, and its recordings."""
+    asked = {name for drill in DRILLS if deck is None or drill.deck == deck for name in drill.runs}
     newest: dict[str, str] = {}
     for line in reads.run_lines()[:NEWEST]:
-        if line.state == "done" and not line.recorded:
+        if line.state == "done" and not line.recorded and line.experiment in asked:
             newest.setdefault(line.experiment, line.run_id)
     found = [_source(run_id, None) for run_id in newest.values()]
-    found += [_source(m.run, f"{m.machine}, {when(m.created_utc)}") for m in cassette.shipped().values()]
+    recorded = [m for m in cassette.shipped().values() if m.experiment in asked]
+    found += [_source(m.run, f"{m.machine}, {when(m.created_utc)}") for m in recorded]
     return [source for source in found if source is not None]
 
 
