@@ -80,9 +80,8 @@ def watchable(folder: RunFolder) -> bool:
 def player() -> None:
     """A choice of the recordings that play with their own timing, and the button."""
     some = {name: manifest for name, manifest in cassette.shipped().items() if manifest.plays}
-    found = dict(
-        sorted(some.items(), key=lambda item: item[1].experiment != "load")
-    )  # first what was made to be watched
+    # First what was made to be watched.
+    found = dict(sorted(some.items(), key=lambda item: item[1].experiment != "load"))
     if not found:
         return
     st.caption("Recorded runs play on the live page with their own timing; no server and no model is needed.")
