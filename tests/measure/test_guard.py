@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.measure.guard import GRID, Guard, Seen, told
+from lab.measure.guard import Guard, Seen
+from lab.measure.guard_words import GRID, told
 from lab.measure.rollout_sim import Story, simulate
 from lab.spec import Tolerance
 
