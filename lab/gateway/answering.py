@@ -13,8 +13,8 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from lab.gateway.core import Passage
-from lab.gateway.refusals import Refusal
+from lab.gateway.passage import Passage
+from lab.gateway.refusals import Refusal, broken
 from lab.measure.records import CANCELLED, ERROR, OK
 
 EVENTS, JSON = "text/event-stream", "application/json"
@@ -56,6 +56,10 @@ class Answering(Response):
             watch.cancel()
             outcome = refusal.outcome
             await self._tell(refusal, send, begun)
+        except Exception as error:
+            watch.cancel()
+            await self._tell(broken(error), send, begun)
+            raise  # to the server's log
         except asyncio.CancelledError:
             if not watch.gone:
                 raise  # somebody else's wish

@@ -21,15 +21,14 @@ from typing import Any
 from fastapi import FastAPI, Request, WebSocket
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from lab.errors import LabError
 from lab.gateway import bodies
 from lab.gateway.asking import over_http, whole_body
 from lab.gateway.core import Gateway
 from lab.gateway.edge import Edge
 from lab.gateway.health import health
-from lab.gateway.refusals import Refusal, wrong
+from lab.gateway.refusals import Refusal, broken, wrong
 from lab.gateway.websocket import converse
 
 BEGAN = int(time.time())
@@ -123,23 +122,15 @@ class Front:
         if answers is None:
             await self._rest(scope, receive, send)
             return
-        begun = False
-
-        async def sending(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
         request = Request(scope, receive)
         try:
             response = await answers(request)
-            await response(scope, receive, sending)
         except Refusal as refusal:
-            await (await _refused(request, refusal))(scope, receive, send)
+            response = await _refused(request, refusal)
         except Exception as error:
-            if not begun:
-                await (await _broken(request, error))(scope, receive, send)
+            await (await _broken(request, error))(scope, receive, send)
             raise  # to the server's log
+        await response(scope, receive, send)
 
     def _answers(self, scope: Scope) -> Answers | None:
         path: str = scope["path"]
@@ -170,6 +161,4 @@ async def _not_here(request: Request, error: Exception) -> Response:
 
 
 async def _broken(request: Request, error: Exception) -> Response:
-    said = str(error) if isinstance(error, LabError) else type(error).__name__
-    refusal = Refusal(500, f"the gateway failed: {said}", code="failed")
-    return JSONResponse(refusal.body, status_code=500)
+    return await _refused(request, broken(error))

@@ -13,7 +13,8 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 
 from lab.gateway import bodies
-from lab.gateway.core import Gateway, Passage
+from lab.gateway.core import Gateway
+from lab.gateway.passage import Passage
 from lab.gateway.refusals import Refusal, gone, wrong
 
 READ_ON = 8

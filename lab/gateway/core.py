@@ -24,21 +24,21 @@ from typing import Any
 from lab.errors import FolderError, InputError
 from lab.gateway.metrics import Metrics
 from lab.gateway.openai import OpenAIUpstream
+from lab.gateway.passage import Passage
 from lab.gateway.refusals import Refusal, of_residency, wrong
+from lab.gateway.shadows import Shadows
 from lab.gateway.triton import TritonUpstream
-from lab.measure.records import ERROR, OK, OUTCOMES, REFUSED
+from lab.measure.records import OK, OUTCOMES, REFUSED
 from lab.serve import record
 from lab.serve.eviction import Refused
 from lab.serve.residency import Residency
 from lab.spec import nearest
 from lab.track.canary import Ended
 from lab.track.routes import WATCH_S, Routes
-from lab.track.routing import LAB, Balancer, Replica, Route, Version, choose
+from lab.track.routing import LAB, Balancer, Route, Version, choose
 
 Upstream = TritonUpstream | OpenAIUpstream
 
-SHADOWS = 64
-"""Shadow requests under way at a time; above it they are left out and counted, since users must not wait for them."""
 REMEMBERED = 20_000
 """Requests whose version is kept for a score that comes later."""
 
@@ -51,52 +51,6 @@ class Settings:
     timeout_s: float = 600.0
     max_in_flight: int = 256
     body_limit_bytes: int = 4 * 2**20
-    max_connections: int = 4096
-
-
-class Passage:
-    """One request on its way. Everything about it that outlives the function that handles it."""
-
-    __slots__ = (
-        "_ended", "_gateway", "answer", "began_ns", "first_ns", "held", "id", "replica", "route", "said", "shadow",
-        "share", "timeout_s", "tokens", "version",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        gateway: Gateway,
-        route: Route,
-        version: Version,
-        replica: Replica,
-        share: float | None,
-        request_id: str,
-        timeout_s: float,
-        *,
-        shadow: bool = False,
-    ) -> None:
-        self._gateway, self._ended = gateway, False
-        self.route, self.version, self.replica, self.share = route, version, replica, share
-        self.id, self.timeout_s, self.shadow = request_id, timeout_s, shadow
-        self.began_ns = time.perf_counter_ns()
-        self.first_ns: int | None = None
-        self.tokens = 0
-        self.held: Callable[[], None] | None = None  # gives the loaded model free
-        self.answer: asyncio.Future[Any] | None = None
-        """Where a shadow waits to compare its own answer with `said`."""
-        self.said: Any = None
-
-    def first(self) -> None:
-        """The first part of the answer is on its way to the client."""
-        if self.first_ns is None:
-            self.first_ns = time.perf_counter_ns()
-
-    def end(self, outcome: int | None) -> None:
-        """None: the request was the client's mistake."""
-        if not self._ended:
-            self._ended = True
-            if self.answer is not None and not self.answer.done():
-                self.answer.set_result(self.said if outcome == OK else None)
-            self._gateway._left(self, outcome)
 
 
 class Gateway:
@@ -118,7 +72,7 @@ class Gateway:
         self._opening: dict[str, asyncio.Task[None]] = {}
         self._ended: dict[str, list[Ended]] = {}
         self._remembered: OrderedDict[str, tuple[str, str, float | None]] = OrderedDict()
-        self._shadows: set[asyncio.Task[None]] = set()
+        self._shadows = Shadows(self)
         self._lab_seen: tuple[int, int] | None = None
         self._watch: asyncio.Task[None] | None = None
 
@@ -131,10 +85,10 @@ class Gateway:
                 await self.upstream(url)
 
     async def close(self) -> None:
-        tasks = [*self._shadows, *([self._watch] if self._watch else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._shadows.close()
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
         for upstream in self._upstreams.values():
             await upstream.close()
 
@@ -196,51 +150,18 @@ class Gateway:
         passage.held = partial(residency.release, name)
 
     def mirror(self, passage: Passage, call: Callable[[Passage], Awaitable[Any]]) -> None:
-        """Send a copy to the version that shadows this route, if there is one: `call` asks the upstream of the passage
-        it is given and returns what can be compared with `passage.said`."""
+        """Send a copy to the version that shadows this route, if there is one (lab/gateway/shadows.py)."""
         mirror = passage.route.mirror
         if mirror is None or mirror.version == passage.version.version or passage.shadow:
             return
         if mirror.fraction < 1 and self._dice.random() >= mirror.fraction:
             return
-        if len(self._shadows) >= SHADOWS:
-            self.metrics.shadows.add((passage.route.model, mirror.version, "left out"))
-            return
-        passage.answer = asyncio.get_running_loop().create_future()
-        task = asyncio.create_task(self._shadow(passage, passage.answer, mirror.version, call))
-        self._shadows.add(task)
-        task.add_done_callback(self._shadows.discard)
+        self._shadows.mirror(passage, mirror.version, call)
 
-    async def _shadow(
-        self,
-        passage: Passage,
-        answer: asyncio.Future[Any],
-        version: str,
-        call: Callable[[Passage], Awaitable[Any]],
-    ) -> None:
-        model = passage.route.model
-        copy: Passage | None = None
-        said = "error"
-        try:
-            name = f"{passage.id}-shadow"
-            target = passage.route.version(version)
-            copy = self._admit(passage.route, target, None, name, passage.timeout_s, shadow=True)
-            await self.hold(copy)
-            async with asyncio.timeout(passage.timeout_s):
-                own = await call(copy)
-                copy.end(OK)
-                first = await answer
-            said = "alone" if first is None else "same" if first == own else "different"
-        except Refusal as refusal:
-            said = "invalid" if refusal.outcome is None else OUTCOMES[refusal.outcome]
-            if copy is not None:
-                copy.end(refusal.outcome)
-        except TimeoutError:
-            said = "timeout"
-        finally:
-            if copy is not None:
-                copy.end(ERROR)
-            self.metrics.shadows.add((model, version, said))
+    def copied(self, passage: Passage, version: str) -> Passage:
+        """The way of a copy of this request to another version. Refusal where there is no room for it."""
+        route = passage.route
+        return self._admit(route, route.version(version), None, f"{passage.id}-shadow", passage.timeout_s, shadow=True)
 
     def score(self, request_id: str, score: float) -> None:
         """How good the answer to a request was, 0 to 1, by whoever can tell. Refusal for one that is not remembered."""
@@ -273,7 +194,7 @@ class Gateway:
         if outstanding.get(replica, 0) >= self.settings.max_in_flight:
             if not shadow:
                 self.metrics.requests.add((route.model, version.version, OUTCOMES[REFUSED]))
-                self._note(route.model, Ended(version.version, share, REFUSED, 0.0))
+                self.note(route.model, Ended(version.version, share, REFUSED, 0.0))
             raise Refusal(
                 429,
                 f"{self.settings.max_in_flight} requests are under way for {replica.model}, the most that may",
@@ -282,7 +203,7 @@ class Gateway:
         outstanding[replica] = outstanding.get(replica, 0) + 1
         self.in_flight[route.model, version.version] += 1
         self.entered += 1
-        return Passage(self, route, version, replica, share, request_id, timeout_s, shadow=shadow)
+        return Passage(self._left, route, version, replica, share, request_id, timeout_s, shadow=shadow)
 
     def _left(self, passage: Passage, outcome: int | None) -> None:
         model, version, replica = passage.route.model, passage.version.version, passage.replica
@@ -301,6 +222,7 @@ class Gateway:
         metrics = self.metrics
         metrics.requests.add((model, version, "invalid" if outcome is None else OUTCOMES[outcome]))
         if outcome is None:
+            self._shadows.doubt(passage)
             return
         if passage.tokens:
             metrics.tokens.add((model, version), passage.tokens)
@@ -308,12 +230,13 @@ class Gateway:
             metrics.latency.observe((model, version), seconds)
             if passage.first_ns is not None:
                 metrics.first.observe((model, version), (passage.first_ns - passage.began_ns) / 1e9)
-        self._note(model, Ended(version, passage.share, outcome, seconds))
+        self.note(model, Ended(version, passage.share, outcome, seconds))
         self._remembered[passage.id] = (model, version, passage.share)
         if len(self._remembered) > REMEMBERED:
             self._remembered.popitem(last=False)
 
-    def _note(self, model: str, ended: Ended) -> None:
+    def note(self, model: str, ended: Ended) -> None:
+        """For who looks at what ended (`take_ended`)."""
         kept = self._ended.setdefault(model, [])
         kept.append(ended)
         if len(kept) > REMEMBERED:  # nobody takes them
@@ -339,7 +262,8 @@ class Gateway:
         if seen != self._lab_seen:
             self._lab_seen = seen
             found = record.read()
-            self._lab = None if found is None else f"grpc://127.0.0.1:{found.grpc_port}"
+            # A run's own is nobody else's.
+            self._lab = f"grpc://127.0.0.1:{found.grpc_port}" if found is not None and found.run is None else None
 
     def told(self) -> dict[str, Any]:
         """The routes in force, and what is under way by version."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,9 +18,11 @@ from lab.gateway import bodies, predicting
 from lab.gateway.answering import EVENTS, JSON, Answering
 from lab.gateway.asking import Asked
 from lab.gateway.chat import ChatTemplate
-from lab.gateway.core import Gateway, Passage, Upstream
+from lab.gateway.core import Gateway, Upstream
 from lab.gateway.generating import DONE, Choices, Words, collected
 from lab.gateway.openai import OpenAIUpstream
+from lab.gateway.passage import Asking, Passage
+from lab.gateway.reading import Reading
 from lab.gateway.refusals import Refusal, late, wrong
 from lab.gateway.triton import TritonUpstream
 from lab.track.routing import Replica
@@ -60,33 +63,33 @@ class Edge:
     def __init__(self, gateway: Gateway, folder_of: Folder) -> None:
         self._gateway, self._folder_of = gateway, folder_of
         self._templates: dict[Path, ChatTemplate] = {}
+        self._reading = Reading()
 
     # --- answers over HTTP --------------------------------------------------------------------------------------
 
     async def generate(self, asked: Asked, *, chat: bool) -> Answering:
-        passage = asked.enter()
         kind = EVENTS if asked.body.get("stream") is True else JSON
-        return Answering(passage, self._generated(passage, asked.body, chat), kind=kind)
+        return _answering(asked.enter(), lambda passage: self.generated(passage, asked.body, chat), kind)
 
     async def embed(self, asked: Asked) -> Answering:
-        passage = asked.enter()
-        return Answering(passage, self._embedded(passage, asked.body), kind=JSON)
+        return _answering(asked.enter(), lambda passage: self._embedded(passage, asked.body), JSON)
 
     async def predict(self, asked: Asked) -> Answering:
-        passage = asked.enter()
-        return Answering(passage, self._predicted(passage, asked.body), kind=JSON)
+        return _answering(asked.enter(), lambda passage: self._predicted(passage, asked.body), JSON)
 
     # --- generation ---------------------------------------------------------------------------------------------
 
-    async def _generated(self, passage: Passage, body: dict[str, Any], chat: bool) -> AsyncGenerator[bytes, None]:
+    async def generated(self, passage: Passage, body: dict[str, Any], chat: bool) -> AsyncGenerator[bytes, None]:
+        """An answer as HTTP has it: events, or one document."""
         upstream = await self._gateway.upstream(passage.replica.url)
         if isinstance(upstream, OpenAIUpstream):
             async for part in self._relayed(upstream, passage, PATHS[chat], body):
                 yield part
             return
         if body.get("stream") is True:
-            async for chunk in self.chunks(passage, body, chat):
-                yield b"data: " + chunk.encode() + b"\n\n"
+            async with aclosing(self.chunks(passage, body, chat)) as told:
+                async for chunks in told:
+                    yield "".join([f"data: {chunk}\n\n" for chunk in chunks]).encode()
             yield DONE
             return
         question = self._question(passage, body, chat)
@@ -100,8 +103,8 @@ class Edge:
             passage.tokens = choices.tokens
             choices.close()
 
-    async def chunks(self, passage: Passage, body: dict[str, Any], chat: bool) -> AsyncGenerator[str, None]:
-        """A streamed answer of a Triton's model, each chunk as JSON."""
+    async def chunks(self, passage: Passage, body: dict[str, Any], chat: bool) -> AsyncGenerator[list[str], None]:
+        """A streamed answer of a Triton's model, each chunk as JSON; those in one list that came together."""
         upstream = await self._gateway.upstream(passage.replica.url)
         if not isinstance(upstream, TritonUpstream):
             raise wrong(f"{passage.route.model} is served by another gateway; allowed here: its HTTP paths", "model")
@@ -111,8 +114,10 @@ class Edge:
         if passage.answer is not None:
             words.heard = [""] * len(question.prompts)
         try:
-            async for chunk in words.chunks():
-                yield chunk
+            while pieces := await choices.next():
+                yield words.chunks(pieces)
+            if last := words.last():
+                yield last
             passage.said = words.heard
         finally:
             passage.tokens = choices.tokens
@@ -206,8 +211,9 @@ class Edge:
             {"object": "embedding", "index": n, "embedding": predicting.row_as_text(row, given.encoding_format)}
             for n, row in enumerate(rows)
         ]
-        # The model does not say how many tokens it read.
-        yield json.dumps({"object": "list", "data": data, "model": passage.route.model, "usage": None}).encode()
+        usage = await asyncio.to_thread(self._reading.usage, config, texts)
+        answer = {"object": "list", "data": data, "model": passage.route.model, "usage": usage}
+        yield json.dumps(answer).encode()
 
     async def _predicted(self, passage: Passage, body: dict[str, Any]) -> AsyncGenerator[bytes, None]:
         upstream = _triton(await self._gateway.upstream(passage.replica.url), passage)
@@ -236,6 +242,11 @@ class Edge:
                 upstream.forget(passage.replica.model)
             raise
         return predicting.outputs(response)
+
+
+def _answering(passage: Passage, asking: Asking, kind: str) -> Answering:
+    passage.asking = asking
+    return Answering(passage, asking(passage), kind=kind)
 
 
 def _triton(upstream: Upstream, passage: Passage) -> TritonUpstream:

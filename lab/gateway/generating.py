@@ -3,8 +3,8 @@
     Choices   one request's answers (several prompts, or n of one), as they come from the upstream
     Words     how OpenAI says it: chunks and whole answers of completions and chats
 
-A chunk is text put between bytes that are the same for all chunks of an answer; it costs a few microseconds,
-where a model of the response would cost as much as everything else here.
+A chunk is text put between what is the same for all chunks of an answer; it costs a microsecond, where a model of the
+response would cost as much as everything else here. What has arrived together is said together.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
+from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
 from lab.gateway.bodies import StreamOptions
-from lab.gateway.core import Passage
-from lab.gateway.triton import Generation, Piece
+from lab.gateway.passage import Passage
+from lab.gateway.triton import Generation, News, Piece
 
 DONE = b"data: [DONE]\n\n"
 
@@ -27,6 +28,9 @@ class Choices:
 
     def __init__(self, passage: Passage, generations: Sequence[Generation]) -> None:
         self._passage, self._generations = passage, generations
+        self._news = News()
+        for generation in generations:
+            generation.news = self._news
         loop = asyncio.get_running_loop()
         self._limit = loop.call_later(passage.timeout_s, self._expire)
 
@@ -47,25 +51,14 @@ class Choices:
     def tokens(self) -> int:
         return sum(generation.tokens for generation in self._generations)
 
-    async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
-        """(which choice, what it says next), until all are whole. Refusal when one broke."""
-        if len(self._generations) == 1:
-            (generation,) = self._generations
-            while (piece := await generation.next()) is not None:
-                yield 0, piece
-            return
-        waiting = {asyncio.ensure_future(g.next()): n for n, g in enumerate(self._generations)}
-        try:
-            while waiting:
-                done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    index = waiting.pop(task)
-                    if (piece := task.result()) is not None:
-                        waiting[asyncio.ensure_future(self._generations[index].next())] = index
-                        yield index, piece
-        finally:
-            for task in waiting:
-                task.cancel()
+    async def next(self) -> list[tuple[int, Piece]]:
+        """(which choice, what it says) of all that has arrived since the last call, once something has; empty when all
+        are whole. Refusal when one broke."""
+        while True:
+            found = [(n, piece) for n, one in enumerate(self._generations) if (piece := one.take()) is not None]
+            if found or all(one.whole for one in self._generations):
+                return found
+            await self._news.wait()
 
     def _expire(self) -> None:
         for generation in self._generations:
@@ -77,6 +70,8 @@ class Words:
 
     def __init__(self, passage: Passage, choices: Choices, options: StreamOptions | None, *, chat: bool) -> None:
         self._choices, self._options, self._chat = choices, options, chat
+        self._name = "delta" if chat else "text"
+        self._begun: set[int] = set()
         self.heard: list[str] | None = None
         """The texts so far, of each choice, where somebody wants them kept."""
         self._fields = {
@@ -89,21 +84,25 @@ class Words:
         streamed = {**self._fields, "object": "chat.completion.chunk"} if chat else self._fields
         self._head = json.dumps(streamed)[:-1] + ', "choices": ['
 
-    async def chunks(self) -> AsyncIterator[str]:
-        """Each chunk as JSON: what was said, in the end why it ended, and the counts where they are wanted."""
-        begun: set[int] = set()
-        async for index, piece in self._choices.pieces():
-            if self._chat and index not in begun:
-                begun.add(index)
-                yield self._chunk(index, '{"role": "assistant", "content": ""}', None)
+    def chunks(self, pieces: Sequence[tuple[int, Piece]]) -> list[str]:
+        """What these say, as JSON: a chunk each, and before the first of a chat's choice one that says whose it is."""
+        said, counts = [], self._counts()
+        for index, piece in pieces:
+            if self._chat and index not in self._begun:
+                self._begun.add(index)
+                said.append(self._chunk(index, '{"role": "assistant", "content": ""}', "null", counts))
             if self.heard is not None:
                 self.heard[index] += piece.text
-            text = json.dumps(piece.text)
-            if piece.text or piece.finish_reason:
-                said = f'{{"content": {text}}}' if self._chat else text
-                yield self._chunk(index, said, piece.finish_reason)
-        if self._options is not None and self._options.include_usage:
-            yield f'{self._head}], "usage": {json.dumps(self.usage())}}}'
+            text = quoted(piece.text)
+            ended = "null" if piece.finish_reason is None else quoted(piece.finish_reason)
+            said.append(self._chunk(index, f'{{"content": {text}}}' if self._chat else text, ended, counts))
+        return said
+
+    def last(self) -> list[str]:
+        """The chunk that holds the counts, where they are wanted."""
+        if self._options is None or not self._options.include_usage:
+            return []
+        return [f'{self._head}], "usage": {json.dumps(self.usage())}}}']
 
     def whole(self, texts: Sequence[str], reasons: Sequence[str | None]) -> dict[str, Any]:
         """The answer as one object."""
@@ -118,14 +117,22 @@ class Words:
         prompt, written = self._choices.prompt_tokens, self._choices.tokens
         return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
 
-    def _chunk(self, index: int, said: str, reason: str | None) -> str:
-        name = "delta" if self._chat else "text"
-        ended = "null" if reason is None else f'"{reason}"'
-        counts = ""
-        if self._options is not None and (self._options.include_usage or self._options.continuous_usage_stats):
-            counts = f', "usage": {json.dumps(self.usage()) if self._options.continuous_usage_stats else "null"}'
+    def _counts(self) -> str:
+        """What stands behind the choices of each chunk."""
+        if self._options is None:
+            return ""
+        if self._options.continuous_usage_stats:
+            prompt, written = self._choices.prompt_tokens, self._choices.tokens
+            return (
+                f', "usage": {{"prompt_tokens": {prompt}, "completion_tokens": {written}, '
+                f'"total_tokens": {prompt + written}}}'
+            )
+        return ', "usage": null' if self._options.include_usage else ""
+
+    def _chunk(self, index: int, said: str, ended: str, counts: str) -> str:
         return (
-            f'{self._head}{{"index": {index}, "{name}": {said}, "logprobs": null, "finish_reason": {ended}}}]{counts}}}'
+            f'{self._head}{{"index": {index}, "{self._name}": {said}, "logprobs": null, "finish_reason": {ended}}}]'
+            f"{counts}}}"
         )
 
 
@@ -133,7 +140,8 @@ async def collected(choices: Choices, count: int) -> tuple[list[str], list[str |
     """Texts and finish reasons of whole answers."""
     texts = [""] * count
     reasons: list[str | None] = [None] * count
-    async for index, piece in choices.pieces():
-        texts[index] += piece.text
-        reasons[index] = piece.finish_reason or reasons[index]
+    while pieces := await choices.next():
+        for index, piece in pieces:
+            texts[index] += piece.text
+            reasons[index] = piece.finish_reason or reasons[index]
     return texts, reasons

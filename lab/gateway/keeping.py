@@ -1,8 +1,9 @@
 """The lab's Triton behind a gateway: found or started, its models loaded, and replaced when it ends.
 
-One that was found belongs to somebody else (`lab serve`, a run, a batch job) and ends when its owner does; any may die.
-The gateway then says so, starts one of its own and loads what its routes name; requests meanwhile are told why there is
-no answer and to come again (503, Retry-After). One of the gateway's own ends with it.
+One that was found belongs to somebody else (`lab serve`, `lab up`) and ends when its owner does; any may die. The
+gateway then says so, starts one of its own and loads what its routes name; requests meanwhile are told why there is no
+answer and to come again (503, Retry-After). One of the gateway's own ends with it. A run's own is left alone: it ends
+with the run, whose figures a second user would falsify.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ NOBODY = "no Triton of the lab runs; name models with --model to start one, or a
 
 class Kept:
     """As a context: there is a server from its beginning to its end. `models` are loaded, or with `budget_bytes` when
-    they are asked for. ServerError when nothing runs and no models are named."""
+    they are asked for. ServerError when nothing runs and no models are named, and while a run has one for itself."""
 
     def __init__(self, models: Sequence[ModelSpec], routes: Routes, budget_bytes: int | None = None) -> None:
         self._models, self._routes, self._budget_bytes = models, routes, budget_bytes
-        found = Server.attach()
+        found = attached()
         if found is None and not models:
             raise ServerError(NOBODY)
         self.server = found or _started()
@@ -92,7 +93,7 @@ class Kept:
 
     def _replace(self, say: Callable[[str], None]) -> None:
         self.close()
-        self.server = Server.attach() or _started()
+        self.server = attached() or _started()
         if self._budget_bytes is not None:
             return
         for spec in self._models:
@@ -109,6 +110,14 @@ class Kept:
     def _load(self, spec: ModelSpec) -> None:
         if not self.server.state(spec.name).ready:
             print(f"{spec.name} is ready after {self.server.load(spec):.1f} s", flush=True)
+
+
+def attached() -> Server | None:
+    """The lab's Triton that runs. ServerError for one that a run has started for itself."""
+    found = Server.attach()
+    if found is not None and found.managed is not None and (run := found.managed.run) is not None:
+        raise ServerError(f"run {run} measures with a Triton of its own, which ends with it; wait for that, or stop it")
+    return found
 
 
 def _started() -> Server:

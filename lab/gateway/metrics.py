@@ -62,6 +62,10 @@ class Metrics:
             "lab_gateway_shadow_requests_total", "Copies sent to a shadowing version, by what they said.",
             (*by, "answer"),
         )  # fmt: skip
+        self.refusals = Count(
+            "lab_gateway_doubted_refusals_total",
+            "Requests that one version of a rollout refused, by what the other then did.", (*by, "other"),
+        )  # fmt: skip
         self.latency = Histogram(
             "lab_gateway_request_seconds", "From arrival to the end of answered requests.", by, LATENCY_S
         )
@@ -72,7 +76,7 @@ class Metrics:
 
     def text(self, in_flight: Mapping[tuple[str, str], int]) -> str:
         lines: list[str] = []
-        for family in (self.requests, self.tokens, self.shadows, self.latency, self.first, self.scores):
+        for family in (self.requests, self.tokens, self.shadows, self.refusals, self.latency, self.first, self.scores):
             lines += family.lines()
         lines += [
             "# HELP lab_gateway_in_flight Requests under way.",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from lab.errors import LabError
 from lab.load.targets import INVALID
 from lab.measure.records import CANCELLED, ERROR, REFUSED, TIMEOUT, TRUNCATED
 from lab.serve.eviction import Reason, Refused
@@ -100,3 +101,9 @@ def late(limit_s: float) -> Refusal:
 def gone() -> Refusal:
     """The client is; nobody will read this."""
     return Refusal(499, "the client closed the connection", code="cancelled", outcome=CANCELLED)
+
+
+def broken(error: Exception) -> Refusal:
+    """A fault of the gateway's own."""
+    said = str(error) if isinstance(error, LabError) else type(error).__name__
+    return Refusal(500, f"the gateway failed: {said}", code="failed", outcome=ERROR)

@@ -30,7 +30,6 @@ from lab.gateway.keeping import Kept
 from lab.home import home
 from lab.run.serving import at
 from lab.serve import record
-from lab.serve.triton import Server
 from lab.spec import ModelSpec
 from lab.track.canary import Watch
 from lab.track.routes import Routes
@@ -149,7 +148,9 @@ def _name_champion(route: Route) -> None:
 
 def _kept(wishes: Wishes, routes: Routes) -> AbstractContextManager[Kept | None]:
     """The lab's Triton; None where only other servers, or given routes, are wanted."""
-    if not wishes.models and (wishes.folder is not None or (wishes.urls and Server.attach() is None)):
+    known = record.read()
+    nobodys = known is None or known.run is not None
+    if not wishes.models and (wishes.folder is not None or (wishes.urls and nobodys)):
         if wishes.budget_bytes is not None:
             raise InputError("--budget without a Triton of the lab: only its models can be loaded and unloaded")
         return nullcontext()

@@ -11,12 +11,13 @@ import itertools
 import json
 import struct
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
+from lab.gateway.alike import Alike
 from lab.gateway.refusals import Refusal, gone, late, of_upstream
 from lab.load.targets import Tensors
 from lab.load.targets.channel import Channel
@@ -30,13 +31,11 @@ UINT32 = struct.Struct("<L")
 YES = np.array([True])
 
 
-class Piece:
-    """Text that arrived together. `tokens` as the model counts them; `finish_reason` with the last one."""
+class Piece(NamedTuple):
+    """Text that arrived together; `finish_reason` with the last of it."""
 
-    __slots__ = ("finish_reason", "text", "tokens")
-
-    def __init__(self, text: str, tokens: int, finish_reason: str | None) -> None:
-        self.text, self.tokens, self.finish_reason = text, tokens, finish_reason
+    text: str
+    finish_reason: str | None
 
 
 class TritonUpstream:
@@ -154,39 +153,64 @@ class _Call:
             self.answer.set_exception(of_upstream(ERROR if outcome == OK else outcome, said))
 
 
-class Generation:
-    """One answer of generated text on its way. `next` until it says None; `cancel` and `expire` may come from anywhere
-    at any time, and `next` then raises."""
+class News:
+    """Wakes the one who waits for it; what is told while nobody waits is found by looking."""
 
-    __slots__ = ("_failure", "_news", "_number", "_pieces", "_rest", "_upstream", "_whole", "prompt_tokens", "tokens")
+    __slots__ = ("_waiter",)
+
+    def __init__(self) -> None:
+        self._waiter: asyncio.Future[None] | None = None
+
+    def tell(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+
+class Generation:
+    """One answer of generated text on its way. `news` are told when there is something to `take`, and when it is whole
+    or has broken. `cancel` and `expire` may come from anywhere at any time, and `take` then raises."""
+
+    __slots__ = (
+        "_alike", "_failure", "_finish_reason", "_number", "_rest", "_texts", "_upstream", "news", "prompt_tokens",
+        "tokens", "whole",
+    )  # fmt: skip
 
     def __init__(self, upstream: TritonUpstream, number: int) -> None:
         self._upstream, self._number = upstream, number
+        self.news = News()
         self._rest = b""  # the start of a message
-        self._pieces: list[Piece] = []
-        self._whole = False
+        self._texts: list[str] = []
+        self._finish_reason: str | None = None
         self._failure: Refusal | None = None
-        self._news: asyncio.Future[None] | None = None
+        self._alike: Alike | None = None
+        self.whole = False
         self.prompt_tokens: int | None = None
         self.tokens = 0
 
-    async def next(self) -> Piece | None:
-        """What has arrived since the last one, joined; None when the answer is whole. Refusal when it broke."""
-        while not self._pieces:
+    def take(self) -> Piece | None:
+        """What has arrived since the last time, joined; None when nothing has. Refusal when it broke and all is
+        taken."""
+        if not self._texts and self._finish_reason is None:
             if self._failure is not None:
                 raise self._failure
-            if self._whole:
-                return None
-            self._news = asyncio.get_running_loop().create_future()
-            try:
-                await self._news
-            finally:
-                self._news = None
-        pieces, self._pieces = self._pieces, []
-        if len(pieces) == 1:
-            return pieces[0]
-        text = "".join(piece.text for piece in pieces)
-        return Piece(text, sum(piece.tokens for piece in pieces), pieces[-1].finish_reason)
+            return None
+        piece = Piece("".join(self._texts), self._finish_reason)
+        self._texts.clear()
+        self._finish_reason = None
+        return piece
+
+    async def next(self) -> Piece | None:
+        """What has arrived, once something has; None when the answer is whole. Refusal when it broke."""
+        while (piece := self.take()) is None and not self.whole:
+            await self.news.wait()
+        return piece
 
     def cancel(self) -> None:
         """The client is gone."""
@@ -196,7 +220,7 @@ class Generation:
         self._stop(late(limit_s))
 
     def _stop(self, why: Refusal) -> None:
-        if not self._whole and self._failure is None:
+        if not self.whole and self._failure is None:
             self._upstream.drop(self._number)
             self._fail(why)
 
@@ -221,13 +245,19 @@ class Generation:
         self._rest = data[at:]
 
     def end(self, outcome: int, detail: str | None) -> None:
-        if self._whole or self._failure is not None:
+        if self.whole or self._failure is not None:
             return
         if outcome == OK:
             outcome, detail = TRUNCATED, "the stream ended without a final response"
         self._fail(of_upstream(TRUNCATED if self.tokens else outcome, detail))
 
     def _read(self, data: bytes) -> None:
+        if self._alike is not None and (same := self._alike.text(data)) is not None:
+            self.tokens += self._alike.tokens
+            if same:
+                self._texts.append(same)
+                self.news.tell()
+            return
         message = service_pb2.ModelStreamInferResponse.FromString(data)
         response = message.infer_response
         text, tokens, finish = "", 0, None
@@ -245,20 +275,19 @@ class Generation:
             self._fail(of_upstream(TRUNCATED if self.tokens else ERROR, message.error_message))
             return
         self.tokens += tokens
-        if text or tokens or finish not in (None, "None"):
-            self._pieces.append(Piece(text, tokens, None if finish == "None" else finish))
+        if text:
+            self._texts.append(text)
         # Asking a protobuf map for what it lacks would add it.
-        if FINAL in response.parameters and response.parameters[FINAL].bool_param:
-            self._whole = True
-        self._wake()
+        self.whole = FINAL in response.parameters and response.parameters[FINAL].bool_param
+        if finish not in (None, "None"):
+            self._finish_reason = finish
+        elif not self.whole:
+            self._alike = Alike.of(data, response, tokens)
+        self.news.tell()
 
     def _fail(self, why: Refusal) -> None:
         self._failure = why
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
+        self.news.tell()
 
 
 def _named(request_id: str, *, wants_final: bool = False) -> bytes:

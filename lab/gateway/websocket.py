@@ -19,8 +19,9 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from lab.gateway import bodies
 from lab.gateway.asking import understood
-from lab.gateway.core import Gateway, Passage
+from lab.gateway.core import Gateway
 from lab.gateway.edge import Edge
+from lab.gateway.passage import Passage
 from lab.gateway.refusals import Refusal, wrong
 from lab.measure.records import CANCELLED, ERROR, OK
 
@@ -44,13 +45,16 @@ class _Answer:
         last: dict[str, Any] = {}
         try:
             passage = understood(self._gateway, self._body, self._socket.headers.get).enter()
-            chunks = self._edge.chunks(passage, {**self._body, "stream": True}, "messages" in self._body)
+            body, chat = {**self._body, "stream": True}, "messages" in self._body
+            passage.asking = lambda other: self._edge.generated(other, body, chat)
+            told = self._edge.chunks(passage, body, chat)
             try:
-                async for chunk in chunks:
+                async for chunks in told:
                     passage.first()
-                    await self._socket.send_text(chunk)
+                    for chunk in chunks:
+                        await self._socket.send_text(chunk)
             finally:
-                await chunks.aclose()
+                await told.aclose()
             outcome, last = OK, {"done": True, "id": passage.id, "version": passage.version.version}
         except Refusal as refusal:
             outcome, last = refusal.outcome, refusal.body

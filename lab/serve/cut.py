@@ -38,6 +38,12 @@ class Cut:
             return None
         return cls(Tokenizer.from_file(str(place / "tokenizer.json")), EMBEDDER_TOKENS)
 
+    @classmethod
+    def served(cls, family: str | None) -> Cut | None:
+        """Of a model that is served as this family; None also for one whose tokenizer is not here."""
+        spec = ModelSpec(name="embedder") if family == "embedder" else None
+        return cls.of(spec) if spec is not None and weights.is_ready(spec) else None
+
     def tokens(self, texts: Sequence[str]) -> list[int]:
         """Of each text whole, marks included."""
         pieces = [list(_pieces(text)) for text in texts]
@@ -52,9 +58,7 @@ class Cut:
 def told(config: Mapping[str, Any], texts: Sequence[str]) -> str:
     """What a model of this configuration (as its server has it) does not read of these texts, in a sentence; "" where
     it reads all, or is none of the lab's whose tokenizer is here."""
-    family = config.get("parameters", {}).get("family", {}).get("string_value")
-    spec = ModelSpec(name="embedder") if family == "embedder" else None
-    cut = Cut.of(spec) if spec is not None and weights.is_ready(spec) else None
+    cut = Cut.served(config.get("parameters", {}).get("family", {}).get("string_value"))
     if cut is None:
         return ""
     beyond = [cut.beyond(tokens) for tokens in cut.tokens(texts)]

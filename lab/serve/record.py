@@ -33,6 +33,12 @@ class ServerRecord:
     def alive(self) -> bool:
         return is_same(self.pid, self.started)
 
+    @property
+    def run(self) -> str | None:
+        """The run that started it for itself and ends it, in whose folder its log is; None for everybody's."""
+        owner = Path(self.log).parent
+        return owner.name if owner.parent == home() / "runs" else None
+
 
 def read() -> ServerRecord | None:
     """The recorded server if it still lives; None when there is none or the file makes no sense."""

@@ -13,7 +13,6 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from tests.gateway.conftest import two_versions
 from tests.load.fakes.streams import Chunk, Story, grpc_stream_server, openai_server
 from tests.waiting import until
 
@@ -237,7 +236,7 @@ def heard(socket: Any, length: int = len("One two three")) -> str:
     """Chunks, until they hold that many characters: what comes together is told together."""
     text = ""
     while len(text) < length:
-        text += json.loads(socket.recv(timeout=20))["choices"][0]["text"]
+        text += json.loads(socket.recv(timeout=60))["choices"][0]["text"]
     return text
 
 
@@ -263,22 +262,6 @@ def test_websocket_speaks_in_chunks_and_can_be_stopped(run_gateway: Any) -> None
         until(run.settled)
 
 
-def test_shadow_is_asked_the_same_and_nobody_waits_for_it(run_gateway: Any) -> None:
-    first, shadow = Story(WORDS), Story([Chunk(0.1, 1, "Else")])
-    with grpc_stream_server(first) as one, grpc_stream_server(shadow) as two:
-        both = two_versions(f"grpc://{one.url}", share=0.0, other=f"grpc://{two.url}")
-        with run_gateway({**both, "mirror": {"version": "2"}}) as run:
-            _, said, _ = run.ask("/v1/completions", BODY)
-            assert said["choices"][0]["text"] == "One two three"
-            until(lambda: run.gateway.metrics.shadows.values == {("llm", "2", "different"): 1})
-            shadow.fails = ("INTERNAL", "out of luck")
-            run.events("/v1/completions", {**BODY, "stream": True})
-            until(lambda: len(run.gateway.metrics.shadows.values) == 2)
-            until(run.settled)
-            told = run.gateway.metrics.requests.values
-    assert told == {("llm", "1", "ok"): 2}  # shadows are nobody's requests
-
-
 def test_page_from_elsewhere_may_not_open_a_socket(run_gateway: Any) -> None:
     with run_gateway(route("grpc://127.0.0.1:1")) as run:
         url = f"ws://127.0.0.1:{run.port}/v1/stream"
@@ -286,4 +269,4 @@ def test_page_from_elsewhere_may_not_open_a_socket(run_gateway: Any) -> None:
             pass
         with connect(url, additional_headers={"Origin": run.url}) as socket:
             socket.send("{}")
-            assert json.loads(socket.recv(timeout=20))["error"]["param"] == "model"
+            assert json.loads(socket.recv(timeout=60))["error"]["param"] == "model"
