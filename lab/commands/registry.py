@@ -21,7 +21,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     sub.add_argument("--model", required=True, metavar="FAMILY", help="what serves it: digits, embedder, llm …")
     sub.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", dest="settings")
     sub.add_argument("--run", help="the lab's run that it comes from")
-    sub.add_argument("--quality", action="append", default=[], metavar="NAME=NUMBER")
+    sub.add_argument(
+        "--quality", action="append", default=[], metavar="NAME=NUMBER", help="what `lab quality` found unless given"
+    )
+    sub.add_argument("--evaluate", action="store_true", help="have it found now, up to a minute")
     add_json(sub)
     sub = actions.add_parser("alias", help="put an alias at a version; without one, take it away")
     sub.add_argument("name")
@@ -75,17 +78,29 @@ def _list(registry: Any, options: argparse.Namespace) -> None:
 
 
 def _register(registry: Any, options: argparse.Namespace) -> None:
+    from lab.run.lock import MeasureLock
+    from lab.run.turn import once
     from lab.spec import ModelSpec, parse, parse_setting, set_path
+    from lab.track import evaluated
 
     spec = parse(ModelSpec, {"name": options.model})
     for setting in options.settings:
         spec = set_path(spec, *parse_setting(setting))
-    quality = dict(_number(given) for given in options.quality)
-    made = registry.register(options.name, spec, options.source, run=options.run, quality=quality)
+    given = dict(_number(given) for given in options.quality) or None
+    if options.evaluate and given is not None:
+        raise InputError("--evaluate with --quality; allowed: one of them")
+    words = (options.name, spec, options.source)
+    if options.evaluate:
+        with MeasureLock("quality") as lock:  # it takes all processors, and a run would measure that
+            lock.acquire(once(say))
+            made = registry.register(*words, run=options.run, judge=evaluated.evaluate)
+    else:
+        made = registry.register(*words, run=options.run, quality=given, judge=evaluated.known)
     if options.json:
         print_json(made.to_dict())
     else:
-        print(f"{made.name} {made.version}: {made.held.path}")
+        said = ", ".join(f"{name} {value:g}" for name, value in made.quality.items())
+        print(f"{made.name} {made.version}: {made.held.path}{f' ({said})' if said else ''}")
 
 
 def _number(given: str) -> tuple[str, float]:
@@ -119,12 +134,12 @@ def _delete(registry: Any, options: argparse.Namespace) -> None:
 
 def _deploy(registry: Any, options: argparse.Namespace) -> None:
     from lab.errors import ServerError
-    from lab.serve.triton import Server
+    from lab.gateway.keeping import attached
     from lab.track.deploy import deploy
     from lab.track.rollout import add_version
     from lab.track.routes import Routes
 
-    server = Server.attach()
+    server = attached()
     if server is None:
         raise ServerError("no Triton of the lab runs; start it with `lab gateway`, `lab serve` or `lab up`")
     with server:

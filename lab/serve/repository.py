@@ -148,16 +148,17 @@ def config_pbtxt(spec: ModelSpec) -> str:
     return str(text_format.MessageToString(config(spec)))
 
 
-def write_model(spec: ModelSpec, repository: Path) -> Path:
+def write_model(spec: ModelSpec, repository: Path, files: Path | None = None) -> Path:
     """The model's folder, written so that Triton, reading at any moment, sees the old file or the new one whole.
 
-    The weights themselves are prepared by `weights.prepare`; here is only the link to where they belong."""
+    The weights themselves are prepared by `weights.prepare`; here is only the link to where they belong, or to `files`,
+    a folder with others of that family."""
     text = config_pbtxt(spec)
     folder = repository / spec.name
     version = folder / "1"
     version.mkdir(parents=True, exist_ok=True)
     adapters.write(spec, version)
-    source = weights.folder(spec)
+    source = files or weights.folder(spec)
     if source is None:
         (version / "weights").unlink(missing_ok=True)
     else:

@@ -157,8 +157,9 @@ class Server:
 
     # --- models -------------------------------------------------------------------------------------------------
 
-    def load(self, spec: ModelSpec) -> float:
-        """Writes the model and loads it, in place of an earlier configuration of that name; no restart.
+    def load(self, spec: ModelSpec, files: Path | None = None) -> float:
+        """Writes the model and loads it, in place of an earlier configuration of that name; no restart. `files`: a
+        folder whose weights it serves in place of the family's own.
 
         Seconds from writing until it is ready; fetching or training missing weights comes before and is not counted.
         ModelError with Triton's reason when it does not load: other models still serve, and so does this one's
@@ -168,9 +169,10 @@ class Server:
         repository.check(spec)
         if spec.device == "gpu" and installation.gpus() == 0:
             raise InputError(f"{spec.name}: device gpu on a machine without an NVIDIA GPU; allowed here: cpu")
-        weights.prepare(spec)
+        if files is None:
+            weights.prepare(spec)
         began = time.perf_counter()
-        repository.write_model(spec, Path(managed.repository))
+        repository.write_model(spec, Path(managed.repository), files)
         self._loaded(spec.name, began)
         return time.perf_counter() - began
 

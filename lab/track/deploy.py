@@ -38,7 +38,8 @@ def deploy(server: Server, one: Registered) -> Deployed:
     """Load and warm. ModelError when it does not load or does not answer, FetchError when its files have changed."""
     check(one.held)
     spec = spec_of(one)
-    load_s = server.load(spec)
+    # A language model's spec names its files itself; they may have to be quantized first.
+    load_s = server.load(spec, None if spec.family == "llm" else one.held.path)
     warm(server, spec)
     replica = {"url": LAB, "model": spec.name}
     version = parse(Version, {"version": one.version, "weight": 0.0, "replicas": [replica]})
@@ -46,7 +47,7 @@ def deploy(server: Server, one: Registered) -> Deployed:
 
 
 def spec_of(one: Registered) -> ModelSpec:
-    """The version's spec under its own name; a language model reads the registered files."""
+    """The version's spec under its own name."""
     stem = re.sub(r"[^a-z0-9_]", "_", one.name.lower())
     stem = (stem if stem[0].isalpha() else f"m_{stem}")[: 38 - len(one.version)]
     own = {"name": f"{stem}_v{one.version}", "family": one.spec.family}

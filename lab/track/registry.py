@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 
 from lab.errors import InputError, LabError, RunError
 from lab.home import home, locked
+from lab.serve import weights
 from lab.spec import ModelSpec, nearest, parse
 from lab.track import mlflow_export
 from lab.track.sources import Held, Progress, bring
@@ -110,12 +111,20 @@ class Registry:
         *,
         run: str | None = None,
         quality: Mapping[str, float] | None = None,
+        judge: Callable[[ModelSpec, Held], Mapping[str, float]] | None = None,
         progress: Progress = lambda file, done, of: None,
     ) -> Registered:
-        """A new version of `name`, with the files of `source` (sources.py) fetched and kept."""
+        """A new version of `name`, with the files of `source` (sources.py) fetched and kept. Without a
+        `quality`, it is what `judge` says of them. InputError for a name, a source or a family that cannot be
+        registered."""
         if not NAME.fullmatch(name):
             raise InputError(f"name {name!r}: allowed: 1 to 100 letters, digits and ._-, beginning with none of these")
+        if spec.family not in weights.FAMILIES:
+            allowed = ", ".join(weights.FAMILIES)
+            raise InputError(f"model {spec.name}: family {spec.family} reads no files; allowed: {allowed}")
         held = bring(source, progress)
+        if quality is None and judge is not None:
+            quality = judge(spec, held)
         tags = {
             "lab.spec": spec.model_dump_json(exclude_unset=True),
             "lab.held": json.dumps({"sha256": held.sha256, "size_bytes": held.size_bytes}),

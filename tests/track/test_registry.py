@@ -1,29 +1,32 @@
-"""The registry on MLflow's own sqlite store, and its sources, S3 by moto's server on loopback."""
+"""The registry on MLflow's own sqlite store."""
 
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from lab.errors import FetchError, FolderError, InputError, RunError
+from lab.errors import FetchError, InputError, RunError
 from lab.gateway.serve import _name_champion
 from lab.serve.repository import config_pbtxt
 from lab.spec import ModelSpec, parse
 from lab.track import registry as registries
 from lab.track import rollout, sources
-from lab.track.canary import Watch
+from lab.track.canary import Watch, last_look
 from lab.track.deploy import spec_of
 from lab.track.registry import Registry
 from lab.track.routes import Routes
 from lab.track.routing import Version, to_one
+from tests.gateway.conftest import running, two_versions
+from tests.load.fakes.streams import Chunk, Story, grpc_stream_server
 from tests.waiting import until
 
 DIGITS = ModelSpec(name="digits")
@@ -33,15 +36,6 @@ DIGITS = ModelSpec(name="digits")
 def book(lab_home: Path) -> Registry:
     """One for all: to lay out a database takes MLflow two seconds. Each test has names of its own."""
     return Registry()
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> Path:
-    folder = tmp_path / "weights"
-    (folder / "inner").mkdir(parents=True)
-    (folder / "a.bin").write_bytes(b"a" * 1000)
-    (folder / "inner" / "b.json").write_text("{}")
-    return folder
 
 
 def test_version_comes_back_as_it_was_registered(book: Registry, files: Path) -> None:
@@ -120,20 +114,62 @@ def test_search_and_difference(book: Registry, files: Path) -> None:
         book.versions("nobody")
 
 
-def test_locked_database_is_asked_again(book: Registry, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """MLflow's own patience is 20 s; what comes after it is told here by a stand-in for its client."""
-    book.register("patient", DIGITS, str(files))
-    path = book.uri.removeprefix("sqlite:///")
-    holder = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    holder.execute("BEGIN EXCLUSIVE")
-    timer = threading.Timer(1.0, lambda: holder.execute("ROLLBACK"))
-    began = time.monotonic()
-    timer.start()
-    book.alias("patient", "champion", "1")
-    assert time.monotonic() - began >= 1.0
-    timer.join()
-    holder.close()
+def test_canary_serves_while_the_registry_is_locked_for_longer_than_mlflow_waits(
+    book: Registry, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that holds the database for 20 s is one that MLflow gives up on: that is how long it waits. Here it
+    waits a hundredth of that, and is locked out until it has given up."""
+    from mlflow.store.db import utils
 
+    made = utils.sql.text
+    waits: set[str] = set()
+
+    def text(statement: str) -> Any:
+        waits.update(re.findall(r"busy_timeout = (\d+)", statement))
+        return made(statement.replace("busy_timeout = 20000", "busy_timeout = 200"))
+
+    given_up = threading.Event()
+
+    def sleep(seconds: float) -> None:
+        given_up.set()
+        time.sleep(0.01)
+
+    monkeypatch.setattr(utils, "sql", SimpleNamespace(text=text))
+    monkeypatch.setattr(registries, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    for _ in range(2):
+        book.register("served", DIGITS, str(files))
+    book.alias("served", "champion", "1")
+    versions: list[str] = []
+    with (
+        grpc_stream_server(Story([Chunk(0, 1, "word")])) as fake,
+        running(tmp_path / "gateway", two_versions(f"grpc://{fake.url}", "served", share=0.0)) as run,
+        closing(sqlite3.connect(book.uri.removeprefix("sqlite:///"), isolation_level=None)) as holder,
+    ):
+        rollout.begin(run.routes, "served", "2", steps=(0.5, 1.0))
+        watch = Watch(run.routes)
+        holder.execute("BEGIN EXCLUSIVE")
+        mover = threading.Thread(target=book.promote, args=("served", "2"), kwargs={"instead_of": "1"})
+        mover.start()
+
+        def serve() -> str:
+            status, _, headers = run.ask("/v1/completions", {"model": "served", "prompt": "x"})
+            assert status == 200
+            versions.append(headers["x-model-version"])
+            watch.tick(run.gateway.take_ended())
+            return versions[-1]
+
+        until(lambda: serve() and len(versions) > 20 and given_up.is_set(), "MLflow to give up")
+        assert set(versions) == {"1", "2"} and (look := last_look(run.routes, "served")) and look["touched"] > 0
+        rollout.move(run.routes, "served", "promote")
+        until(lambda: serve() == "2" and set(versions[-10:]) == {"2"}, "the traffic to move")
+        assert mover.is_alive()  # nobody waited for it
+        holder.execute("ROLLBACK")
+        mover.join(60)
+    assert book.version("served", "champion").version == "2"
+    assert waits == {"20000"}
+
+
+def test_locked_for_too_long_is_told_in_one_line(book: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = 0
 
     def locked() -> str:
@@ -186,90 +222,11 @@ def test_names_are_known_without_mlflow(book: Registry, files: Path, tmp_path: P
         registries.known_name("glances", names)
 
 
-@pytest.mark.parametrize("source", ["/no/such/folder", "run:20261130-000000-none/x", "s3:/x", "s3://B/x", "ftp://x"])
-def test_source_that_is_none_is_refused(source: str) -> None:
-    with pytest.raises((InputError, FolderError), match=r"source|run"):
-        sources.bring(source)
-
-
-# --- S3 ---------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[Any]:
-    """A bucket "models" in moto's server."""
-    boto3 = pytest.importorskip("boto3")
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    patch = pytest.MonkeyPatch()
-    for name, value in {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_MAX_ATTEMPTS": "1",
-        "NO_PROXY": "127.0.0.1",
-    }.items():
-        patch.setenv(name, value)
-    client = boto3.client("s3")
-    client.create_bucket(Bucket="models")
-    yield client
-    patch.undo()
-    server.stop()
-
-
-def test_s3_is_fetched_whole_and_named_by_its_content(bucket: Any, lab_home: Path, files: Path) -> None:
-    for path in files.rglob("*.*"):
-        if path.is_file():
-            bucket.upload_file(str(path), "models", f"one/{path.relative_to(files)}")
-    held = sources.bring("s3://models/one/")
-    assert (held.sha256, held.size_bytes) == sources.digest(files)
-    assert not list((lab_home / "registry").glob(".partial*"))
-    with pytest.raises(FetchError, match="nothing under that name"):
-        sources.bring("s3://models/two")
-    with pytest.raises(FetchError, match="NoSuchBucket"):
-        sources.bring("s3://nobody/x")
-
-
-def test_s3_goes_on_where_it_was_stopped(bucket: Any, lab_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    content = bytes(range(256)) * 4 * 1024
-    bucket.put_object(Bucket="models", Key="big/a.bin", Body=content)
-    bucket.put_object(Bucket="models", Key="big/z.bin", Body=b"end")
-    monkeypatch.setattr(sources, "CHUNK", 256 * 1024)
-    seen: list[int] = []
-
-    def stop(name: str, done: int, of: int) -> None:
-        seen.append(done)
-        if done >= of // 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        sources.bring("s3://models/big", stop)
-    (partial,) = (lab_home / "registry").glob(".partial-*")
-    half = (partial / "a.bin").stat().st_size
-    assert 0 < half < len(content)
-    again: list[tuple[str, int]] = []
-    held = sources.bring("s3://models/big", lambda name, done, of: again.append((name, done)))
-    assert again[0] == ("a.bin", half + 256 * 1024)  # from there on, not from the start
-    assert (held.path / "a.bin").read_bytes() == content and (held.path / "z.bin").read_bytes() == b"end"
-
-
-def test_s3_object_that_changed_meanwhile_is_fetched_anew(bucket: Any, lab_home: Path) -> None:
-    bucket.put_object(Bucket="models", Key="new/a.bin", Body=b"old" * 1000)
-
-    def stop(name: str, done: int, of: int) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        sources.bring("s3://models/new", stop)
-    bucket.put_object(Bucket="models", Key="new/a.bin", Body=b"new" * 2000)
-    held = sources.bring("s3://models/new")
-    assert (held.path / "a.bin").read_bytes() == b"new" * 2000
-
-
 def test_lineage_is_json(book: Registry, files: Path) -> None:
     one = book.register("told", DIGITS, str(files))
     assert until(lambda: json.loads(json.dumps(one.to_dict())))["held"]["size_bytes"] == 1002
+
+
+def test_family_without_files_is_not_registered(book: Registry, files: Path) -> None:
+    with pytest.raises(InputError, match="family null reads no files"):
+        book.register("empty", ModelSpec(name="null"), str(files))
