@@ -145,7 +145,7 @@ def switch() -> list[Row]:
 
 
 def canary() -> list[Row]:
-    """Version 2 in another format or with a planted fault, at 100 req/s whose answers are scored: 5 %, 25 %, all. What
+    """Version 2 in another format or with a planted fault, at 200 req/s whose answers are scored: 5 %, 25 %, all. What
     the guard had decided after CANARY_S at most, and what version 2 had had by then."""
     rows = []
     for block in rehearsed("canary", "rollout.steps=[0.05,0.25,1]", f"workload.duration_s={CANARY_S + 5}"):

@@ -4,7 +4,7 @@ A real gateway in front of a real Triton. Version 2 gets the share of each step;
 latency and quality with the champion's over the same window, and promotes it or rolls it back by itself. Every answer
 is scored against its label.
 
-    python -m lab run canary                                 the whole experiment, about 10 minutes
+    python -m lab run canary                                 the whole experiment, about 6 minutes
     python -m lab run canary --quick                         a bit over a minute: larger steps, wider tolerances
     python -m lab run canary --set rollout.challenger=errs   only the one that errs
 """
@@ -18,7 +18,7 @@ EXPERIMENT = Experiment(
     hypothesis="The version that is as good is promoted, and the three with a fault are rolled back.",
     model=ModelSpec(name="digits"),
     rollout=Rollout(way="canary", steps=(0.01, 0.05, 0.25, 1.0), tolerance=Tolerance(latency=0.25, quality=0.03)),
-    workload=Workload(arrival=Poisson(rate_rps=100), duration_s=150, warmup_s=5, timeout_s=10),
+    workload=Workload(arrival=Poisson(rate_rps=200), duration_s=120, warmup_s=5, timeout_s=10),
     slo=Slo(latency_s=0.1, percentile=0.99),
     factors={"rollout.challenger": ("good", "slower", "errs", "worse")},
     repeats=1,

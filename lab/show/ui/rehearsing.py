@@ -24,7 +24,7 @@ PAGE = "pages/rollout.py"
 LIVE = "live"
 PARTS = {LIVE: "Your traffic", "canary": "Canary, rehearsed", "blue_green": "Blue/green, rehearsed"}
 DEPTHS = {
-    "canary": "quick: up to two minutes, large steps and wide tolerances. whole: up to ten minutes.",
+    "canary": "quick: up to two minutes, large steps and wide tolerances. whole: about six minutes.",
     "blue_green": "quick: there and back once, half a minute. whole: three times.",
 }
 WHY = {
