@@ -36,6 +36,7 @@ from lab.show.charts.distribution import ecdf
 from lab.show.charts.figure import Chart
 from lab.show.charts.latency import percentiles
 from lab.show.grid import ALONE, Grid
+from lab.show.own_charts import own_charts
 from lab.spec import LLM_FIELDS, Slo, parse
 
 HASHED = ("run.json", "events.jsonl", "requests-*.arrows", "telemetry.arrows", "server.arrows")
@@ -201,7 +202,7 @@ def _charts(folder: RunFolder, document: dict[str, Any], grid: Grid, slo: Slo) -
         charts.append(levels.effects(document, grid, primary, f"{label[0].upper()}{label[1:]} against {grid.baseline}"))
     else:
         charts.append(ecdf(latencies, slo.latency_s))
-    return [*charts, batching.where_time_goes(grid, load)]
+    return [*own_charts(document), *charts, batching.where_time_goes(grid, load)]
 
 
 def _cost(folder: RunFolder, document: dict[str, Any], grid: Grid, price: Price, use: Use, slo: Slo) -> list[Block]:

@@ -64,7 +64,7 @@ def text(x: float, y: float, words: str, role: str, anchor: str, *, halo: bool =
     around = ' class="halo"' if halo else ""
     turn = f' transform="rotate(-90 {number(x)} {number(y)})"' if turned else ""
     place = f'x="{number(x)}" y="{number(y)}" fill="{colour(role)}" text-anchor="{anchor}"'
-    return f"<text {place}{around}{turn}>{html.escape(TAGS.sub('', words))}</text>"
+    return f"<text {place}{around}{turn}>{html.escape(TAGS.sub('', words.replace('<br>', ' ')))}</text>"
 
 
 def colour(role: str) -> str:

@@ -241,13 +241,16 @@ class _Box:
         wide = abs((edges[1] or 0) - (edges[0] or 0)) if len(xs) > 1 else self.right - self.left
         tall = abs((edges[-1] or 0) - (edges[-2] or 0)) if len(ys) > 1 else 8.0
         out = []
-        for y, row in zip(ys, rows, strict=True):
-            for x, cell in zip(xs, row, strict=True):
+        said = trace.get("text") or [[""] * len(xs)] * len(ys)
+        for y, row, texts in zip(ys, rows, said, strict=True):
+            for x, cell, text in zip(xs, row, texts, strict=True):
                 at_x, at_y = self.x.at(x), self.y.at(y)
                 if cell is None or at_x is None or at_y is None:
                     continue
                 strength = 0.25 + 0.75 * cell / most
                 out.append(strokes.cell(at_x - wide / 2, at_y - tall / 2, wide, tall, strength))
+                if text:
+                    out.append(strokes.text(at_x, at_y + 4, str(text), "@ink", "middle", halo=True))
         return out
 
     def _waterfall(self, trace: Mapping[str, Any]) -> list[str]:

@@ -10,9 +10,12 @@ from streamlit.testing.v1 import AppTest
 
 from lab.measure.footprint import Footprint
 from lab.measure.records import OK, TELEMETRY, WAITS
-from lab.run import catalogue, footprints
+from lab.run import catalogue, footprints, prices
 from lab.run.fleet_bench import members
 from lab.run.plan import cell_blocks, with_rate
+from lab.run.sides import Name
+from lab.show.report import report
+from lab.show.report_html import to_html
 from lab.show.ui.fleet import plan_of
 from lab.spec import ModelSpec
 from tests.show.synthetic import MIB, SECOND, Author
@@ -105,6 +108,14 @@ def test_a_finished_run_tells_the_cliff_and_draws_who_was_there(app):
     assert any("times one had to go so that another fitted" in alt for alt in drawn)
     assert any("All models together take at most 250 MiB" in alt for alt in drawn)
     assert any("pairs of models were not measured in this run" in alt for alt in drawn)
+
+
+def test_a_report_of_many_models_has_their_charts(empty_home):
+    fleet_run(RUN)
+    html = to_html(report([Name.read(RUN)], price=prices.find("lambda-us-east-1-cpu-4vcpu-16gib-x1-on-demand")))
+    for title in ("Throughput against models", "What a hit and a miss take", "What each model adds", "Who slows whom"):
+        assert title in html
+    assert html.count("The cliff lies between 4 and 5 models") >= 1
 
 
 def test_the_plan_says_what_would_fit_before_anything_is_loaded(app):
