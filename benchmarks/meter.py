@@ -1,6 +1,6 @@
 """A meter that engineers trust: beside perf_analyzer and AIPerf, against equals and a planted slowdown, and over time.
 
-    .venv/bin/python benchmarks/meter.py [--json] [--section NAME]…            about 8 minutes without the self-test
+    .venv/bin/python benchmarks/meter.py [--json] [--section NAME]…            about 10 minutes without the self-test
     .venv/bin/python benchmarks/meter.py --section soak --minutes 60           an hour at 500 req/s
     .venv/bin/python benchmarks/meter.py --section selftest                    about three minutes
 
