@@ -106,6 +106,6 @@ def test_refusals_over_a_websocket_are_looked_into_too(run_gateway: Any) -> None
         with run_gateway({**route, "canary": CANARY}) as run:
             with connect(f"ws://127.0.0.1:{run.port}/v1/stream") as socket:
                 socket.send(json.dumps(BODY))
-                assert json.loads(socket.recv(timeout=20))["error"]["code"] == "refused_by_model"
+                assert json.loads(socket.recv(timeout=60))["error"]["code"] == "refused_by_model"
                 until(lambda: run.gateway.metrics.refusals.values == {("llm", "2", "took"): 1})
             until(run.settled)

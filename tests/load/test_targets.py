@@ -45,7 +45,7 @@ def use(
 
         def done(number: int, outcome: int, detail: str | None, arrived_ns: int) -> None:
             assert number not in ends, "told twice"
-            assert 0 <= time.perf_counter_ns() - arrived_ns < 10**9
+            assert 0 <= time.perf_counter_ns() - arrived_ns < 60 * 10**9
             assert (detail is None) == (outcome == OK)
             ends[number] = (outcome, detail)
 
@@ -53,7 +53,7 @@ def use(
         messages = target.prepare("null", made or requests(1000))
         await target.open()
         target.ask = lambda number: target.send(number, messages[number])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await script(target, ends)
         await target.close()
         return ends
@@ -202,11 +202,14 @@ def test_a_server_that_dies_ends_what_is_in_flight(target: Any, server: Any) -> 
 
 
 def test_a_grpc_server_that_comes_back_is_found_again() -> None:
-    port = free_port()
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    port = bound.getsockname()[1]
 
     async def script(target: Any, ends: Ends) -> None:
         target.ask(0)
         await until_async(lambda: 0 in ends)
+        bound.close()
         loop = asyncio.get_running_loop()
         server = grpc_server(Service(), port=port)
         fake = await loop.run_in_executor(None, server.__enter__)

@@ -89,7 +89,7 @@ def test_an_unload_under_requests_waits_for_their_answers(triton_server):
 
         def sleep():
             request = urllib.request.Request(f"{gate.url}/v2/models/slow/infer", body, headers)
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status
 
         with ThreadPoolExecutor(3) as pool:

@@ -112,10 +112,10 @@ def run(story, models=("a", "b", "big", "bad", "stream", "dead", "once"), budget
             await story(client, upstream, shelf, residency, passed, port)
         finally:
             client.writer.close()
-            await asyncio.wait_for(proxy.close(), 5)
+            await asyncio.wait_for(proxy.close(), 60)
             upstream.server.close()
 
-    asyncio.run(asyncio.wait_for(whole(), 20))
+    asyncio.run(asyncio.wait_for(whole(), 60))
 
 
 def test_a_miss_loads_the_model_and_a_hit_passes_through_on_one_connection():

@@ -199,14 +199,14 @@ def test_a_model_that_turns_out_too_large_is_unloaded_and_refused_and_not_tried_
 def test_a_model_that_does_not_load_is_refused_with_its_reason_and_does_not_evict_again_at_once():
     async def story():
         shelf = Shelf({"a": 10, "bad": 10}, broken=["bad"])
-        residency = residency_of(shelf, 10, retry_s=0.05)
+        residency = residency_of(shelf, 10, retry_s=0.5)
         with pytest.raises(Refused, match="model bad did not load: no weights"):
             await residency.acquire("bad")
         assert await ask(residency, shelf, "a") == "ok"
         assert await ask(residency, shelf, "bad") == "failed"
         assert shelf.loaded == {"a"}  # refused without a try
         shelf.broken.clear()
-        await asyncio.sleep(0.06)
+        await asyncio.sleep(0.51)
         assert await ask(residency, shelf, "bad") == "ok"
 
     asyncio.run(story())

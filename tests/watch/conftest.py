@@ -36,7 +36,7 @@ class FakeServer:
 
     def stop(self) -> None:
         if self.process.returncode is None:
-            self.process.communicate("stop\n", timeout=10)
+            self.process.communicate("stop\n", timeout=60)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -117,9 +118,10 @@ def http_app(routes: Sequence[web.RouteDef], service: Any) -> Iterator[FakeServe
 
 
 def free_port() -> int:
-    """A port where nobody listens."""
-    import socket
+    """A port where nobody listens, and no other test will: it stays bound as long as the tests run."""
+    _BOUND.append(socket.socket())
+    _BOUND[-1].bind(("127.0.0.1", 0))
+    return int(_BOUND[-1].getsockname()[1])
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+
+_BOUND: list[socket.socket] = []

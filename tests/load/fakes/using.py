@@ -50,7 +50,7 @@ def use(
             number: int, outcome: int, detail: str | None, arrived_ns: int, generated: Generated | None = None
         ) -> None:
             assert number not in ends, "told twice"
-            assert 0 <= time.perf_counter_ns() - arrived_ns < 10**9
+            assert 0 <= time.perf_counter_ns() - arrived_ns < 60 * 10**9
             assert (detail is None) == (outcome == OK)
             ends[number] = End(outcome, detail, arrived_ns, generated)
 
