@@ -73,6 +73,7 @@ class Gateway:
         self._ended: dict[str, list[Ended]] = {}
         self._remembered: OrderedDict[str, tuple[str, str, float | None]] = OrderedDict()
         self._shadows = Shadows(self)
+        self._lab_told = record.path()  # looked at twenty times a second
         self._lab_seen: tuple[int, int] | None = None
         self._watch: asyncio.Task[None] | None = None
 
@@ -255,7 +256,7 @@ class Gateway:
     def _find_lab(self) -> None:
         """Where the lab's Triton listens: it may have been started anew, on other ports."""
         try:
-            status = record.path().stat()
+            status = self._lab_told.stat()
             seen = (status.st_ino, status.st_mtime_ns)
         except FileNotFoundError:
             seen = None

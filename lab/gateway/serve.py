@@ -90,6 +90,7 @@ def _run(routes: Routes, wishes: Wishes, listening: socket.socket, kept: Kept | 
         access_log=False,
         server_header=False,
         date_header=False,
+        proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=DRAIN_S,
         ws_max_size=wishes.settings.body_limit_bytes,
