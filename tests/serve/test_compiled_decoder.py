@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from lab.serve.models.compiled_decoder import CompiledDecoder, PackedCache
 from lab.serve.models.decoder import Decoder, Span
 from lab.serve.models.llama_config import LlamaConfig
+from lab.serve.models.packed_weights import read
+from lab.serve.models.quantized_reader import WeightsFolder
 from tests.serve.conftest import relative_rms, save_llama
 
 pytestmark = pytest.mark.llm
@@ -181,6 +183,12 @@ def test_weight_bytes_are_those_on_paper(tmp_path: Path) -> None:
     # 257 rows of the head are 9 blocks of 32. Per layer: qkv 64 + 64, out 64, gate and up 192, down 64 (of 96).
     head, layer = 288 * 64, (128 + 64 + 192) * 64 + 64 * 96
     assert CompiledDecoder.load(tmp_path).weight_bytes == 2 * (head + 2 * layer) + 4 * 5 * 64
+
+
+def test_no_register_of_weights_lies_in_two_lines_of_a_cache(tiny_folder: Path) -> None:
+    folder, config = WeightsFolder(tiny_folder), LlamaConfig.read(tiny_folder)
+    found = [read(folder, config).arena for _ in range(8)]  # memory that is free begins anywhere
+    assert {arena.ctypes.data % 64 for arena in found} == {0}
 
 
 def test_a_missing_tensor_and_an_odd_size_are_named(tmp_path: Path) -> None:

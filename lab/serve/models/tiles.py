@@ -211,7 +211,8 @@ class _Product:
         builder, words = self._builder, INT64(WORDS[self._format])
 
         def step(k: Any, sums: list[Any]) -> list[Any]:
-            self._ask_for(builder.add(first, k))
+            if self._ahead is not None:
+                self._ask_for(builder.add(first, k))
             here, there = builder.add(line, builder.mul(k, INT64(2))), builder.add(word, builder.mul(k, words))
             return self._step(here, there, sums)
 
@@ -280,7 +281,7 @@ def _tile(format: int) -> Any:
             for vectors in SIZES:
                 choice.add_case(INT64(vectors), builder.append_basic_block(f"tile.{vectors}"))
                 builder.position_at_end(choice.cases[-1][1])
-                product = _Product(builder, format, block, rows[:vectors], ahead, stride)
+                product = _Product(builder, format, block, rows[:vectors], ahead if vectors > 1 else None, stride)
                 for i, value in enumerate(product.sums(steps, group)):
                     builder.store(value, builder.gep(out, [INT64(i)]), align=4)
                 builder.branch(after)
@@ -299,4 +300,5 @@ block whose first step (INT4: first group) begins at word `at` of `matrix`, time
 n is one of SIZES, `steps` one or more, `group` steps a group in INT4. Scales are applied in INT4 only.
 
 Meanwhile memory is asked for what will be needed next: at each step for the bytes of a step, `ahead` bytes behind the
-beginning of the block plus `stride` a step."""
+beginning of the block plus `stride` a step. Not with one vector: that one only reads, and the processor, which sees
+that, asks better by itself."""
