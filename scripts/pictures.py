@@ -74,6 +74,9 @@ def take(page: Page, dashboard: Dashboard, name: str, path: Path) -> None:
     page.wait_for_timeout(500)  # fonts and the last paint
     height = min(MOST, max(LEAST, round(page.evaluate(HEIGHT))))
     page.screenshot(path=path, clip={"x": 0, "y": 0, "width": WIDTH, "height": height})
+    if name == "live":  # else the next picture finds it going
+        page.get_by_role("button", name="Stop").click(delay=120)
+        page.get_by_role("button", name="Stop").wait_for(state="detached", timeout=60_000)
     Image.open(path).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
     print(f"{path.relative_to(ROOT)}  {path.stat().st_size / 1024:.0f} KiB", file=sys.stderr)
 

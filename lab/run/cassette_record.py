@@ -244,8 +244,8 @@ def _few_examples(told: Mapping[str, Any]) -> dict[str, Any]:
 def _event(event: Mapping[str, Any], origin_ns: int) -> dict[str, Any]:
     moved = cassette_lines.moved(event, -origin_ns)
     moved.pop("grpc_url", None)
-    if moved["kind"] == "quality":
-        moved = {**moved, **_few_examples(moved)}
+    if moved["kind"] == "quality" and moved["quality"]:  # its answers are in the summary
+        moved["quality"] = {**moved["quality"], "answers": []}
     rounded: dict[str, Any] = _rounded(moved)
     return rounded
 
