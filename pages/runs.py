@@ -13,7 +13,7 @@ if said := st.session_state.pop("runs_said", None):
 if not lines:
     st.info("Nothing has run yet. Start a run, and it is kept here until you delete it.", icon=":material/info:")
     st.page_link("pages/start.py", label="Go to Start", icon=":material/home:")
-    cassettes.listed()
+    cassettes.listed(opened=True)
     st.stop()
 
 words, states = st.columns([3, 5], vertical_alignment="bottom")

@@ -96,9 +96,17 @@ def labels(sides: Sequence[Side], length: int = LABEL_LENGTH) -> list[str]:
     differing = [d for d in every if not d.path.startswith(MINOR)] or every
     named = []
     for n, letter in zip(range(len(sides)), LETTERS, strict=False):
-        words = join_short([value_label(d.path, d.values[n], d.values) for d in differing]) or "the same"
+        words = join_short([_told(sides[n], d, n) for d in differing]) or "the same"
         named.append(_cut(f"{letter}: {words.removeprefix('batching on, ')}", length))
     return named
+
+
+def _told(side: Side, difference: Difference, n: int) -> str:
+    """The side's value in words; "" for a way to round that its precision does not use."""
+    value = difference.values[n]
+    if difference.path == "model.quantizer" and value == "rtn" and side.model.get("precision") != "int4":
+        return ""
+    return value_label(difference.path, value, difference.values)
 
 
 def value_label(path: str, value: Any, among: Sequence[Any] = ()) -> str:

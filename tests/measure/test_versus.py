@@ -78,6 +78,14 @@ def test_names_are_short_and_told_apart() -> None:
     assert all(len(label) <= 40 for label in labels(wide))
 
 
+def test_a_way_to_round_names_only_what_is_rounded() -> None:
+    kinds = (("bf16", "rtn"), ("int8", "rtn"), ("int4", "gptq"))
+    models = [parse(ModelSpec, {"name": "llm", "precision": p, "quantizer": q}) for p, q in kinds]
+    sides = [replace(side(p.precision), model=p.model_dump(mode="json")) for p in models]
+    assert labels(sides) == ["A: bf16", "B: int8", "C: int4, GPTQ"]
+    assert labels(sides, 7)[2] == "C: int…"  # whole where there is room, cut where there is not
+
+
 def test_a_length_tells_sides_apart_only_where_nothing_else_does() -> None:
     assert labels([side("run-a"), side("run-b", seconds=10.0, batching=ON)])[1] == "B: 2 ms delay"
     assert labels([side("run-a"), side("run-b", seconds=10.0)])[1] == "B: duration 10.0 s"

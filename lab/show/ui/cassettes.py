@@ -100,12 +100,13 @@ def player() -> None:
             runs.replay(name)
 
 
-def listed() -> None:
-    """Every recording that comes with the lab, folded up, each with a link to its page."""
+def listed(*, opened: bool = False) -> None:
+    """Every recording that comes with the lab, folded up unless `opened`, each with a link to its page."""
     from lab.show.ui import runs
 
     found = cassette.shipped()
-    with st.expander(f"{len(found)} recorded runs come with the lab", icon=":material/album:", type="compact"):
+    title = f"{len(found)} recorded runs come with the lab"
+    with st.expander(title, icon=":material/album:", type="compact", expanded=opened):
         for manifest in found.values():
             runs.link(manifest.run, manifest.experiment, f"{manifest.title} on {manifest.model}, recorded")
             st.caption(f"{manifest.machine} · {when(manifest.created_utc)} · {' '.join(manifest.thinned)}")
