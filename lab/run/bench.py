@@ -148,6 +148,7 @@ class Bench:
         generator, folder = self.generator, self.folder
         model, workload = block.model, block.workload
         window = generator.begin(self._job(index, block))
+        self._sampler.look()  # while it warms up: a short block of dear models would else have no reading
         progress = generator.poll()
         folder.event(
             "block_start",

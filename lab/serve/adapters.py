@@ -245,7 +245,7 @@ def _made(place: Path, wanted: dict[str, Any], last: str, progress: home.Progres
             partial = place.with_name(f"{place.name}.partial")
             partial.mkdir(parents=True, exist_ok=True)
             try:
-                job.do("lab.serve.lora", {**wanted, "folder": str(partial)}, progress or home.bar)
+                job.do("lab.serve.lora", {**wanted, "folder": str(partial)}, progress or home.steps)
             except job.Failed as error:
                 if error.refused:
                     raise InputError(f"model.adapters: {error}") from None

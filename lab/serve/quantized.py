@@ -130,7 +130,7 @@ def prepare(spec: ModelSpec, progress: home.Progress | None = None) -> Path:
             partial = place.with_name(f"{place.name}.partial")
             partial.mkdir(parents=True, exist_ok=True)
             wanted = {"source": str(source), "folder": str(partial), "recipe": asdict(recipe(spec))}
-            _build(wanted, progress or home.bar)
+            _build(wanted, progress or home.steps)
             partial.rename(place)
             if warning := (document(spec) or {}).get("warning"):
                 _say(f"{spec.name}: {warning}")

@@ -74,6 +74,10 @@ class Sampler:
         if self._thread.is_alive():
             self._thread.join(STOP_S)
 
+    def look(self) -> None:
+        """Read memory at the next tick, however dear that is: something begins that may end before its turn comes."""
+        self._memory_turn.now()
+
     def __enter__(self) -> Sampler:
         self.start()
         return self
@@ -157,6 +161,9 @@ class _Turn:
 
     def come(self) -> bool:
         return time.perf_counter() >= self._due
+
+    def now(self) -> None:
+        self._due = 0.0
 
     def __enter__(self) -> None:
         self._began = time.thread_time()

@@ -165,6 +165,16 @@ def test_an_expensive_reading_is_made_rarely(monkeypatch: pytest.MonkeyPatch) ->
     assert len(rows.of("server", "cpu_fraction")) > 6
 
 
+def test_who_asks_for_a_look_does_not_wait_for_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler, "MEMORY_SHARE", 1e-9)
+    monkeypatch.setattr(sampler, "LONGEST_PAUSE_S", 3600.0)
+    rows = Rows()
+    with Sampler(rows, os.getpid(), period_s=0.02) as watching:
+        until(lambda: rows.of("server", "memory_bytes"))
+        watching.look()
+        until(lambda: len(rows.of("server", "memory_bytes")) == 2)
+
+
 def test_what_watching_costs_is_written_down() -> None:
     rows = Rows()
     with Sampler(rows, os.getpid(), period_s=0.1):
