@@ -131,6 +131,7 @@ def _serve(
     if gathers:
         at_s = _closing(at_s, most, delay_s)
     takes_s = [service.mean_s(size) for size in range(most + 1)]
+    wake_s, asleep_s = service.wake_s, service.asleep_s
     free_s = [-np.inf] * rules.instances
     begun: list[float] = []
     ended: list[float] = []
@@ -147,7 +148,8 @@ def _serve(
                 end += 1
         size = end - first
         idle_s = now_s - free_s[0]
-        done_s = now_s + (takes_s[size] + service.wake_s * service.woken(idle_s)) * spread[first]
+        waking_s = wake_s if idle_s >= asleep_s else wake_s * idle_s / asleep_s  # service.woken, in the inmost loop
+        done_s = now_s + (takes_s[size] + waking_s) * spread[first]
         heapq.heapreplace(free_s, done_s + service.handover_s)
         begun.append(now_s)
         ended.append(done_s)
@@ -191,6 +193,7 @@ class _Run:
         n = arrivals.requests if isinstance(arrivals, Users) else len(arrivals)
         self._before_s = self._after_s = rng.choice(service.outside_s, n) / 2  # half on the way there, half back
         self._spread = rng.choice(service.spread, n)
+        self._takes_s = [service.mean_s(size) for size in range(rules.max_batch_size + 1)]
         self._due = np.full(n, np.nan)
         self._start, self._done = np.full(n, np.nan), np.full(n, np.nan)
         self._batch, self._where = np.zeros(n, np.int64), np.zeros(n, np.int64)
@@ -272,7 +275,7 @@ class _Run:
             batch = tuple(replica.waiting.popleft() for _ in range(size))
             idle_s = now - replica.free.popleft()
             service = self._service
-            seconds = (service.mean_s(size) + service.wake_s * service.woken(idle_s)) * self._spread[batch[0]]
+            seconds = (self._takes_s[size] + service.wake_s * service.woken(idle_s)) * self._spread[batch[0]]
             self._busy_s += seconds
             for request in batch:
                 self._start[request], self._batch[request], self._idle[request] = now, size, idle_s
