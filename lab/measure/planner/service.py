@@ -80,15 +80,15 @@ class Service:
 
     def mean_s(self, size: float) -> float:
         """Seconds of a batch of `size` on average, of an instance that is awake."""
+        return float(self.means_s(np.array([size], float))[0])
+
+    def means_s(self, sizes: Floats) -> Floats:
+        """The same of each of them."""
         if not self.curve:
-            return self.fixed_s + self.item_s * size
-        (least, first_s), (most, last_s) = self.curve[0], self.curve[-1]
-        if size < least:
-            return max(0.0, first_s - self.item_s * (least - size))
-        if size > most:
-            return last_s + self.item_s * (size - most)
-        sizes, seconds = zip(*self.curve, strict=True)
-        return float(np.interp(size, sizes, seconds))
+            return np.asarray(self.fixed_s + self.item_s * sizes, float)
+        known, seconds = np.array(self.curve, float).T
+        beyond = self.item_s * np.where(sizes > known[-1], sizes - known[-1], np.minimum(sizes - known[0], 0.0))
+        return np.asarray(np.maximum(np.interp(sizes, known, seconds) + beyond, 0.0), float)
 
     def woken(self, idle_s: float) -> float:
         """The share of `wake_s` that a batch pays after a pause."""
@@ -122,9 +122,11 @@ class Service:
 
     def ratio(self, block: Seen) -> float | None:
         """How many times as long as modelled the block's batches took; None when it counted none."""
-        rows = block.counted
-        modelled = sum(count * (self.mean_s(size) + self.wake_s * woken) for size, _, count, woken in rows)
-        return sum(count * seconds for _, seconds, count, _ in rows) / modelled if modelled else None
+        if not block.counted:
+            return None
+        size, seconds, count, woken = np.array(block.counted, float).T
+        modelled = float((count * (self.means_s(size) + self.wake_s * woken)).sum())
+        return float((count * seconds).sum()) / modelled if modelled else None
 
 
 def steady(fixed_s: float, item_s: float = 0.0, outside_s: float = 0.0) -> Service:
