@@ -143,7 +143,8 @@ def soak(bench: Bench, _: Path, seconds: float) -> list[Row]:
     began = told = time.monotonic()
     while not (progress := generator.wait(LOOK_S)).done:
         for name, pids in watched.items():
-            sizes[name].append(sum(psutil.Process(pid).memory_full_info().pss for pid in pids))
+            # Their own pages: what they share with others (libraries) weighs more as soon as others end.
+            sizes[name].append(sum(psutil.Process(pid).memory_full_info().uss for pid in pids))
         if time.monotonic() - told >= TOLD_S:
             told = time.monotonic()
             mib = ", ".join(f"{name} memory {values[-1] / 2**20:.2f} MiB" for name, values in sizes.items())
