@@ -57,11 +57,11 @@ def test_guard_rolls_back_what_errs_and_a_switch_loses_nothing(place: Stage, tri
     rehearse._lay(place.routes, "shown", versions)
     until(lambda: in_force(place) == ["blue", "green"])
     start_ns = time.perf_counter_ns()
-    due_ns = schedule.arrivals(Constant(rate_rps=100), 3, 0) + start_ns
+    due_ns = schedule.arrivals(Constant(rate_rps=40), 6, 0) + start_ns  # so few that a busy machine answers in between
     played = blue_green.play(
-        place, ["shown"], served, due_ns, (start_ns + S, start_ns + 2 * S),
+        place, ["shown"], served, due_ns, (start_ns + 2 * S, start_ns + 4 * S),
         streams=0, timeout_s=10, recorder=None, stopped=lambda: False,
     )  # fmt: skip
     block = {"way": "blue_green", "challenger": "good", "repeat": 0, **played.told}
     assert rehearsal.lost_nothing(block) is True
-    assert block["by_version"]["green"] > 50 and block["green_other"] > 0  # in bf16 they are other ones
+    assert block["by_version"]["green"] > 20 and block["green_other"] > 0  # in bf16 they are other ones
