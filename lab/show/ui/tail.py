@@ -10,14 +10,14 @@ import streamlit as st
 
 from lab.measure import trace
 from lab.measure.planner.simulator import Rules
-from lab.measure.trace import Joined
+from lab.measure.trace import Joined, Slow
 from lab.measure.words import format_seconds
 from lab.run import traced
 from lab.run.folder import RunFolder
 from lab.show.charts import tail
 from lab.show.ui import cassettes, chart, reads, runs
 
-COUNT = 20
+COUNT, ROWS = 20, 6
 WHERE = {
     "client": "the client, which sent them late",
     "network": "the network",
@@ -48,10 +48,30 @@ def show() -> None:
     (part, count), *_ = longest.most_common(1)
     st.markdown(f"#### {count} of the {len(slow)} slowest requests spent most of their time in {WHERE[part]}.")
     _parts(found)
-    words = {one.request: f"request {one.request:,}: {format_seconds(one.latency_s)}, {one.waited_for}" for one in slow}
-    chosen = st.selectbox("A slow request", list(words), format_func=lambda n: words[n], key="t_request")
-    chart.show(tail.waterfall(found, trace.of_request(found, chosen)), key="t_waterfall")
+    chart.show(tail.waterfall(found, _clicked(slow)), key="t_waterfall")
     _instead(RunFolder.open(run_id), found)
+
+
+def _clicked(slow: Sequence[Slow]) -> Slow:
+    """The request that is clicked, the slowest until one is."""
+    st.caption(f"The {len(slow)} slowest: click the circle of one to see it beside its batch-mates.")
+    table = {
+        "request": [f"{one.request:,}" for one in slow],
+        "latency": [format_seconds(one.latency_s) for one in slow],
+        "waited for": [one.waited_for for one in slow],
+        "batch-mates": [len(one.mates) for one in slow],
+    }
+    clicked = st.dataframe(
+        pd.DataFrame(table),
+        hide_index=True,
+        height=36 * (min(len(slow), ROWS) + 1),
+        on_select="rerun",
+        selection_mode="single-row-required",
+        key="t_slow",
+        alt="The slowest requests, each with what it waited for; the one that is clicked is drawn below",
+    )
+    (row,) = clicked["selection"]["rows"] or [0]
+    return slow[min(row, len(slow) - 1)]  # of another run, which may have fewer
 
 
 def _traced(lines: Sequence[reads.RunLine]) -> list[reads.RunLine]:
