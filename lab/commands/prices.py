@@ -23,6 +23,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _lines() -> list[str]:
     """The catalogue as lines, its file first."""
+    from lab.measure.cost import stale_words
     from lab.measure.cost_words import format_usd
     from lab.run import billing, prices
 
@@ -30,7 +31,7 @@ def _lines() -> list[str]:
     width = max(len(price.id) for price in found)
     lines = [f"{prices.own() if prices.own().is_file() else prices.SHIPPED}"]
     for price in found:
-        stale = f", {price.age_days(today)} days old" if price.is_stale(today) else ""
+        stale = f", {stale_words(price, today)}" if price.is_stale(today) else ""
         rate = f"{format_usd(price.usd_per_hour)}/h"
         lines.append(f"{price.id.ljust(width)}  {rate.rjust(9)}  {price.as_of}, {price.certainty}{stale}")
     lines += ["", "Where workers are paid by the second, which seconds:"]

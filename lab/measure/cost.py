@@ -201,7 +201,7 @@ def caveats(price: Price, use: Use, found: Fit, *, today: date) -> tuple[str, ..
     """What a cost at this price must be read with, the gravest first."""
     told = [] if found.measured else [f"{found.text[0].upper()}{found.text[1:]}."]
     if price.is_stale(today):
-        told.append(f"The price is of {price.as_of}, over {stale_words(price, today)}: read it again at the source.")
+        told.append(f"The price is of {price.as_of}, {stale_words(price, today)}: read it again at the source.")
     if price.certainty == "low":
         told.append("The price is recalled or volatile (certainty low): read it at the source before you rely on it.")
     if price.count > use.copies and price.accelerator != THIS_MACHINE:
@@ -221,7 +221,8 @@ def caveats(price: Price, use: Use, found: Fit, *, today: date) -> tuple[str, ..
 
 
 def stale_words(price: Price, today: date) -> str:
-    return f"{plural(price.age_days(today), 'day')} old"
+    """ "up to 333 days old" where the source gives but a month or a year."""
+    return f"{'' if price.names_a_day else 'up to '}{plural(price.age_days(today), 'day')} old"
 
 
 def _overhead_h(use: Use) -> float:

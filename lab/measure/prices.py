@@ -83,6 +83,10 @@ class Price:
         """The earliest day that `as_of` may mean: "2026-03" may be as old as the first of March."""
         return _first_day(self.as_of)
 
+    @property
+    def names_a_day(self) -> bool:
+        return self.first_day.isoformat() == self.as_of
+
     def age_days(self, today: date) -> int:
         return (today - self.first_day).days
 

@@ -107,13 +107,13 @@ def of_experiment(experiment_id: str) -> Manifest | None:
 
 
 def find(name: str) -> Path:
-    """The file of "NAME" of the lab's own, or of a path; FolderError when there is neither."""
+    """The file of "NAME" of the lab's own, or of a path; InputError when there is neither."""
     own = SHIPPED / f"{name}{ENDING}"
     if name in shipped():
         return own
     path = Path(name)
     if not path.is_file():
-        raise FolderError(f"cassette {name!r}: there is none; allowed: {', '.join(shipped())}, or a file that exists")
+        raise InputError(f"cassette {name!r}: there is none; allowed: {', '.join(shipped())}, or a file that exists")
     return path
 
 

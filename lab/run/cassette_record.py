@@ -96,9 +96,12 @@ LADDER = tuple(
 
 
 def record(run_id: str, limit_bytes: int = LIMIT_BYTES) -> tuple[str, Manifest]:
-    """(the cassette, its manifest) of an ended run, as whole as fits into `limit_bytes`. FolderError when it cannot be
-    read, InputError when it goes on, was recorded elsewhere, or does not fit."""
-    folder = RunFolder.open(run_id)
+    """(the cassette, its manifest) of an ended run, as whole as fits into `limit_bytes`. InputError when it cannot
+    be read, goes on, was recorded elsewhere, or does not fit."""
+    try:
+        folder = RunFolder.open(run_id)
+    except FolderError as error:
+        raise InputError(str(error)) from None
     if folder.document.get("recorded"):
         raise InputError(f"run {run_id!r} is a recording already; allowed: a run of this machine")
     if folder.status().state != "done":

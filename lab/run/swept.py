@@ -7,7 +7,7 @@ from typing import Any
 
 from lab.measure import pareto
 from lab.measure.pareto import Direction
-from lab.measure.words import format_metric, join, level_label, metric_label
+from lab.measure.words import format_metric, join, level_label, metric_label, objective_label
 from lab.run.designs import Measured
 from lab.spec import ClosedLoop, Experiment, plain
 
@@ -67,6 +67,7 @@ def swept(
     left_out = [name for name in figures if name not in judged]
     whole = {
         "better": figures,
+        "objective": objective_label(experiment.slo),
         "left_out": left_out,
         "points": points,
         "importance": shares,
@@ -89,6 +90,8 @@ def told(found: dict[str, Any]) -> str:
         f"{len(on)} of {len(points)} settings {verb} worth having: nothing is better in {names} at once.",
         f"The highest {metric_label(first)}, {format_metric(first, best['figures'][first])}, is with {label}.",
     ]
+    if all(point["met"] is False for point in points):
+        said.insert(1, f"None of them meets the objective of {found['objective']}.")
     if found["importance"]:
         knob, share = next(iter(found["importance"].items()))
         said.append(f"{knob.rsplit('.', 1)[-1].replace('_', ' ').capitalize()} explains {100 * share:.0f} % of it.")

@@ -154,6 +154,8 @@ def test_a_price_of_the_machine_that_was_measured_is_none() -> None:
 def test_what_a_cost_must_be_read_with() -> None:
     old = replace(ON_DEMAND, as_of="2026-03", certainty="low", commitment="spot", accelerator=THIS_MACHINE)
     told = " ".join(caveats(old, Use(utilization=0.5), fit(old, CPU), today=TODAY))
-    assert "The price is of 2026-03, over 274 days old" in told
+    assert "The price is of 2026-03, up to 274 days old" in told
+    dated = caveats(replace(old, as_of="2026-03-01"), Use(), fit(old, CPU), today=TODAY)
+    assert "The price is of 2026-03-01, 274 days old" in " ".join(dated)
     assert "certainty low" in told and "Spot" in told and "Used 50 % of all hours: assumed" in told
     assert caveats(replace(ON_DEMAND, accelerator=THIS_MACHINE), Use(), fit(old, CPU), today=TODAY) == ()

@@ -268,8 +268,10 @@ def test_what_is_torn_compressed_or_huge_is_one_line(harm: str, text: str, tmp_p
 
 def test_a_name_that_leads_nowhere_is_told_what_there_is() -> None:
     for name in ("nothing", "../../etc/shadow-of-nothing"):
-        with pytest.raises(FolderError, match="there is none; allowed: "):
+        with pytest.raises(InputError, match="there is none; allowed: "):
             cassette.find(name)
+        with pytest.raises(InputError, match=r"run id .*: allowed are|no run"):
+            cassette_record.record(name)
 
 
 def test_only_a_finished_run_of_this_machine_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

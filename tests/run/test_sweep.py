@@ -47,10 +47,10 @@ def test_every_combination_is_tried_once_also_where_some_fail(guided: bool) -> N
     assert sorted(found) == list(range(18)) and (found == sorted(found)) is not guided
 
 
-def summary(latency_s: float, memory: float | None) -> Summary:
+def summary(latency_s: float, memory: float | None, asked: Experiment | None = None) -> Summary:
     due = (np.arange(1000) * 10_000_000).astype(np.int64)
     requests = Requests(due, due, due + int(latency_s * 1e9), np.full(1000, OK, np.uint8))
-    found = summarize(requests, window=Window(0, 0, 10_000_000_000), planned=1000, slo=experiment().slo)
+    found = summarize(requests, window=Window(0, 0, 10_000_000_000), planned=1000, slo=(asked or experiment()).slo)
     return replace(found, memory_peak_bytes=memory)
 
 
@@ -66,4 +66,8 @@ def test_failed_settings_stay_in_sight_and_a_figure_that_is_missing_judges_nobod
     assert [point["frontier"] for point in found["points"]] == [False, False, True, False]
     assert found["points"][3]["why"] == "it does not load"
     assert "1 could not be used" in found["text"] and "14 of 18 were not tried" in found["text"]
+    assert "None of them meets" not in found["text"]
+    strict = set_paths(experiment(), [("slo.latency_s", 0.001)])
+    missed = swept(strict, [{"kind": "sweep"}], [SimpleNamespace(cell=0, summary=summary(0.010, 1e8, strict))])
+    assert missed is not None and "None of them meets the objective of 1 ms." in missed["text"]
     assert swept(experiment(), [], blocks) is None

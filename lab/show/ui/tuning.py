@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any
 
 import pandas as pd
@@ -129,9 +130,8 @@ def start() -> None:
         share = percentile.selectbox("Share", [0.99, 0.95, 0.9, 0.5], key="p_share", format_func=lambda p: f"{p:.0%}")
         limit = minutes.number_input("Minutes at most", 0.5, 120.0, 3.0, 0.5, key="p_minutes")
         chosen = batching.selectbox("Batching", list(BATCHINGS), index=1, key="p_batching")
-        how = "off" if BATCHINGS[chosen] is None else json.dumps(BATCHINGS[chosen])
         arguments = ["--model", name, "--latency", f"{ms:g}", "--percentile", f"{share:g}", "--minutes", f"{limit:g}"]
-        _go("search", [*arguments, f"--batching={how}"], holder)
+        _go("search", [*arguments, "--batching", _typed(BATCHINGS[chosen])], holder)
     with sweep:
         model, rate, latency, minutes = st.columns(4, vertical_alignment="bottom")
         name = model.selectbox("Model", MODELS, key="p_sweep_model")
@@ -160,11 +160,16 @@ def start() -> None:
         st.caption(f"{holder} measures now; one run measures at a time.")
 
 
+def _typed(batching: dict[str, int] | None) -> str:
+    """As `--batching` takes it: "off", "32", "32:1000"."""
+    return "off" if batching is None else ":".join(str(value) for value in batching.values())
+
+
 def _go(command: str, arguments: list[str], holder: str | None) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         pressed = st.button(
             "Measure", key=f"p_go_{command}", type="primary", icon=":material/play_arrow:", disabled=holder is not None
         )
-        st.code(f"python -m lab {command} {' '.join(arguments)}", language=None, wrap_lines=True)
+        st.code(f"python -m lab {command} {shlex.join(arguments)}", language=None, wrap_lines=True)
     if pressed:
         runs.start_command(command, arguments, page="pages/sweep.py")
