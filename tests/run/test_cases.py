@@ -64,8 +64,9 @@ def test_batches_that_form_are_what_the_server_says_they_are(triton_server):
     found = summary_of({"name": "sleeper", "batching": {"max_batch_size": 32}}, workload)
     sizes = {int(size): count for size, count in found["batch_sizes"].items()}
     inferences = sum(size * count for size, count in sizes.items())
-    assert found["batch_mean"] == pytest.approx(inferences / sum(sizes.values()))
-    assert found["executions"] == sum(sizes.values())
+    # Triton counts a batch and its members one after the other: a reading at either end may fall in between.
+    assert abs(found["batch_mean"] * found["executions"] - inferences) <= 2 * 32
+    assert abs(found["executions"] - sum(sizes.values())) <= 2
     assert found["batch_mean"] > 8
 
 
