@@ -9,12 +9,11 @@ from lab.measure import power
 from lab.measure.compare import Effect
 from lab.measure.judgement import Comparison
 from lab.measure.percentile import needed
+from lab.measure.reach import kept_up, share, unreached
 from lab.measure.samples import is_compared_by_sample, measure_of
 from lab.measure.telling import Telling
 from lab.measure.words import format_fraction, plural
 from lab.spec import Judge, Slo
-
-BEYOND, KEPT_UP = 1.1, 0.97
 
 
 def doubts(say: Telling, found: Sequence[Comparison], *, unmeasured: int, of: int, over: bool) -> str:
@@ -77,13 +76,12 @@ def more_samples(c: Comparison, metric: str, slo: Slo) -> str:
 
 
 def _kept_up(say: Telling, found: Sequence[Comparison]) -> str:
-    """A server that serves all of 120 % of its saturation was not at saturation when that was measured."""
-    for c in found:
-        beyond = [x for path, x in c.at.items() if path.endswith("saturation_fraction") and x >= BEYOND]
-        served = [s.throughput_rps / s.offered_rps for s in c.base.summaries if s.offered_rps and s.throughput_rps]
-        if beyond and served and min(served) >= KEPT_UP:
-            return (
-                f"But {say.baseline} kept up with {format_fraction(beyond[0])} of its measured saturation, "
-                "so that was measured too low: run it again on a quiet machine."
-            )
-    return ""
+    """A server that serves all of 120 % of its saturation was not at saturation when that was measured. Where no load
+    reached it, the verdict begins with that."""
+    low = next((c for c in found if kept_up(say.experiment, c)), None)
+    if low is None or unreached(say.experiment, found):
+        return ""
+    return (
+        f"But {say.baseline} kept up with {format_fraction(share(low))} of its measured saturation, "
+        "so that was measured too low: run it again on a quiet machine."
+    )

@@ -28,6 +28,9 @@ TRIVIAL_FRACTION = 0.01
 """A gain of less than this share of the offered load is no gain, however large the ratio: 3 req/s in time are not
 worth a sentence more than 1 when 1,000 are asked for."""
 SAME_WARMTH = 0.05
+SATURATED_IN = ("output_tokens_per_s", "throughput_rps")
+"""The summary's field that says what a server does at saturation, the first that is there: a language model's in
+tokens, since a short window holds many of them, and so few whole answers that their rate is off by what one counts."""
 Answer = Literal["yes", "no", "open"]
 
 
@@ -190,12 +193,11 @@ class Saturated:
 
 
 def saturated(saturation: Saturation, baseline: Any, level: Any) -> Saturated | None:
-    """The baseline and a level at saturation; None unless both were measured there. A language model's in tokens: a
-    short window holds many of them, and so few whole answers that their rate is off by what a single one counts."""
+    """The baseline and a level at saturation; None unless both were measured there."""
     of_base, of_level = (next((s for found, s in saturation if same(found, of)), None) for of in (baseline, level))
     if of_base is None or of_level is None:
         return None
-    for field in ("output_tokens_per_s", "throughput_rps"):
+    for field in SATURATED_IN:
         base, other = getattr(of_base, field), getattr(of_level, field)
         if base and other is not None:
             return Saturated(field, base, other, min(of_base.window_s or 0.0, of_level.window_s or 0.0))

@@ -28,7 +28,9 @@ def why(judge: Judge, top: Sequence[Comparison], saturation: Saturation, *, gain
     if judge.factor == BATCHING:
         ratios = [saturation_ratio(saturation, judge.baseline, c.level) for c in top]
         capacity = max((ratio for ratio in ratios if ratio is not None), default=None)
-        return sharing(top[0].base, [c.cell for c in top]).sentence(gained=gained, capacity=capacity)
+        return sharing(top[0].base, [c.cell for c in top], [s for _, s in saturation]).sentence(
+            gained=gained, capacity=capacity
+        )
     reason = REASONS.get(judge.factor)
     levels = [(plain(judge.baseline), top[0].base), *((c.level, c.cell) for c in top)]
     return "" if reason is None else reason([(level_label(judge.factor, level), cell) for level, cell in levels])

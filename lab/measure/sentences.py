@@ -16,10 +16,11 @@ from lab.measure.formats import QualityOf
 from lab.measure.judgement import TRIVIAL_FRACTION, CellResult, Comparison, Saturation, by_load
 from lab.measure.levels import same, unique
 from lab.measure.phrases import a_delay, delay_us, latency_phrase
+from lab.measure.reach import served_and_most, share, trusted, unreached
 from lab.measure.reasons import why
 from lab.measure.samples import is_time
 from lab.measure.telling import BATCHING, NAMED_BY_THEMSELVES, Telling
-from lab.measure.words import format_fraction, format_seconds, join, plural
+from lab.measure.words import format_fraction, format_metric, format_seconds, join, plural
 from lab.spec import Experiment, Judge
 
 MOST_NAMED = 3
@@ -43,12 +44,16 @@ def text(
 ) -> tuple[str, Comparison | None]:
     """The whole verdict, and the comparison that it begins with; `over`: what is not measured now never will be.
     `quality`: of a level, where levels answer differently; then no speed is told without it and the memory."""
-    say = Telling(experiment, judge, saturation, quality)
+    say = Telling(experiment, judge, trusted(experiment, judge, found, saturation), quality)
     story = _Story(say, found)
     unmeasured = sum(not cell.blocks for cell in cells)
+    short = unreached(experiment, found) if over or not unmeasured else []
     first = story.headline(holds) if found else None
     if first is None:
         parts = ["Not decided: no level was measured at the same load as the baseline."]
+    elif short:
+        first = story.best(short)
+        parts = [story.fell_short(first, saturation), story.cost(besides=first)]
     elif holds:
         parts = [story.gain(first), story.why(gained=True), story.cost(besides=first), story.elsewhere(first)]
         parts.append(story.scope())
@@ -84,7 +89,7 @@ class _Story:
             return self._at_highest_load(blocked)[0]
         else:
             among = list(self.found) if holds is False or not open_ else open_
-        return self._best(self._at_highest_load(among))
+        return self.best(self._at_highest_load(among))
 
     def _blocked(self) -> list[Comparison]:
         return [c for c in self.found if c.effects[self.judge.primary].verdict == "not comparable"]
@@ -213,8 +218,25 @@ class _Story:
         low = [c for c in self._at_lowest_load() if c.effects[self.judge.primary].verdict != "not comparable"]
         if self.say.quality is None or not low or same(low[0].at, told.at):
             return ""
-        best = self._best(low)
+        best = self.best(low)
         return "" if same(best.level, told.level) else f"{self._told(best)}{self.say.price(best)}."
+
+    def fell_short(self, c: Comparison, saturation: Saturation) -> str:
+        """No load exceeded saturation, by what the baseline served; and what was found there all the same."""
+        most = served_and_most(c, saturation, self.judge.baseline)
+        served = f"{self.say.baseline} kept up with {format_fraction(share(c))} of its measured saturation"
+        if most is not None:
+            field, rate, limit = most
+            served = (
+                f"{self.say.baseline} served {format_metric(field, rate)}, and {format_metric(field, limit)} was "
+                "measured as the most it can"
+            )
+        effect = c.effects[self.judge.primary]
+        there = "" if effect.ratio is None else f" There {self.say.subject(c.level)} {self.say.does(effect)}."
+        return (
+            f"Not decided: no load reached saturation. {self.say.where(c)} {served}, so saturation was measured too "
+            f"low: run it again on a quiet machine.{there}"
+        )
 
     def undecided(self, first: Comparison, *, complete: bool) -> str:
         primary = self.judge.primary
@@ -236,7 +258,7 @@ class _Story:
 
     # --- which of them -------------------------------------------------------------------------------------------
 
-    def _best(self, among: Sequence[Comparison]) -> Comparison:
+    def best(self, among: Sequence[Comparison]) -> Comparison:
         up = self.judge.expect == "higher"
         values = [c.effects[self.judge.primary].b or 0.0 for c in among]
         if up:

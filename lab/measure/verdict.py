@@ -11,6 +11,7 @@ from lab.measure import sentences
 from lab.measure.formats import QualityOf
 from lab.measure.judgement import CellResult, Saturation, by_load, comparisons, holds
 from lab.measure.levels import same, unique
+from lab.measure.reach import kept_up, trusted, unreached
 from lab.measure.words import join, level_label
 from lab.spec import Experiment, Judge, plain
 
@@ -52,14 +53,19 @@ def verdict(
     if missing:
         return Verdict(None, missing, [])
     found = comparisons(experiment, judge, cells)
-    answer = holds(experiment, judge, found, saturation, complete=all(cell.blocks for cell in cells))
+    answer, complete = None, all(cell.blocks for cell in cells)
+    if not ((complete or over) and unreached(experiment, found)):
+        known = trusted(experiment, judge, found, saturation)
+        answer = holds(experiment, judge, found, known, complete=complete)
     text, first = sentences.text(experiment, judge, cells, found, answer, saturation, over=over, quality=quality)
     effects = [
         {"factor": judge.factor, "level": c.level, "at": c.at, **dataclasses.asdict(effect)}
         for c in found
         for effect in c.effects.values()
     ]
-    where = tuple({"at": at, "answer": there} for at, there in by_load(found))
+    # What was to exceed saturation and did not says nothing about what happens beyond it.
+    told = [dataclasses.replace(c, answer="open") if kept_up(experiment, c) else c for c in found]
+    where = tuple({"at": at, "answer": there} for at, there in by_load(told))
     return Verdict(answer, text, effects, where, None if first is None else {"level": first.level, "at": first.at})
 
 

@@ -2,7 +2,9 @@
 
 import pytest
 
-from lab.measure.sharing import Sharing
+from lab.measure.judgement import CellResult
+from lab.measure.sharing import Sharing, sharing
+from lab.measure.summary import Summary
 
 CASES = [
     # alone, together, capacity, gained, what is said
@@ -29,3 +31,29 @@ def test_dearer_items_in_a_batch_are_told_with_both_costs():
         "there is nothing to share and a batch takes as long as its longest member, to which the others are padded or "
         "for which they wait."
     )
+
+
+def block(sizes, **costs):
+    """A summary of which only the batches count: {size: executions} and what an item cost in each."""
+    lacking = dict.fromkeys(Summary.__dataclass_fields__)
+    return Summary(**lacking | {"batch_sizes": sizes, "item_compute_s": {int(n[1:]): s for n, s in costs.items()}})
+
+
+ALONE = CellResult({}, [], [block({1: 500}, n1=0.93e-3)])
+SMALL = CellResult({}, [], [block({1: 50, 4: 100}, n1=0.95e-3, n4=0.90e-3)])
+
+
+def test_what_larger_batches_at_saturation_share_is_not_denied():
+    """At the load an item costs 0.93 / 0.90 = 1.03 times less in a batch of 4; at saturation 0.93 / 0.27 = 3.4 times
+    less, in batches of 32."""
+    told = sharing(ALONE, [SMALL], [block({32: 100}, n32=0.27e-3)]).sentence(gained=None)
+    assert told == (
+        "One item costs 0.93 ms of compute alone and 0.27 ms in a batch of 32 at saturation, "
+        "so there is something to share."
+    )
+
+
+def test_nothing_to_share_is_said_up_to_the_largest_batch_that_ran():
+    told = sharing(ALONE, [SMALL], [block({8: 5}, n8=0.1e-3)]).sentence(gained=False)  # 5 executions are luck
+    assert told.endswith("0.90 ms in a batch of 4: there is nothing to share in batches of up to 8.")
+    assert sharing(ALONE, [SMALL]).sentence(gained=False).endswith("nothing to share in batches of up to 4.")

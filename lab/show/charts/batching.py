@@ -265,7 +265,7 @@ def cost_of_one(summaries: list[dict[str, Any]], model: str) -> Chart:
         alt += (
             f"{format_ratio(gain)} less: a batch shares what every call costs anyway."
             if gain and gain >= WORTH_SHARING
-            else "hardly less: the arithmetic is the limit, and there is nothing to share."
+            else "hardly less: up to that size the arithmetic is the limit, and there is nothing to share."
         )
     return Chart(title, {"data": [trace], "layout": layout}, alt, table, notes)
 

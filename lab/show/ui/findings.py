@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lab.measure import ledger
 from lab.measure.judgement import CellResult
 from lab.measure.sharing import sharing
@@ -9,6 +11,7 @@ from lab.measure.summary import Summary
 from lab.show.charts import batching, levels, memory, slots, tokens
 from lab.show.charts.figure import Chart
 from lab.show.charts.latency import FIRST_TOKEN, percentiles
+from lab.show.grid import short_label
 from lab.show.ui import formats, reads
 from lab.show.ui.topic import Seen
 
@@ -35,13 +38,27 @@ def batching_cause(seen: Seen) -> str:
     if seen.grid.baseline not in cells:
         return ""
     baseline = cells.pop(seen.grid.baseline)
-    sentence = sharing(baseline, list(cells.values())).sentence(gained=bool(seen.document["verdict"]["holds"]))
+    saturated = [Summary.from_dict(s) for s in _saturated(seen)]
+    shared = sharing(baseline, list(cells.values()), saturated)
+    sentence = shared.sentence(gained=seen.document["verdict"]["holds"])
     return f"At {load}, all settings of batching together: {sentence[0].lower()}{sentence[1:]}" if sentence else ""
 
 
 def batching_why(seen: Seen) -> list[Chart]:
     load = _crowded(seen)
-    return [batching.cost_of_one([s for level in seen.pair for s in seen.grid.at(level, load)], seen.model)]
+    blocks = [s for level in seen.pair for s in seen.grid.at(level, load)]
+    # Batches grow largest at saturation: what is shared may show there alone.
+    return [batching.cost_of_one(blocks + _saturated(seen, seen.level), seen.model)]
+
+
+def _saturated(seen: Seen, *levels: str) -> list[dict[str, Any]]:
+    """The summaries of the run's reference blocks of these levels; of all of them when none is named."""
+    factor = seen.folder.document["experiment"]["judge"]["factor"]
+    return [
+        cell["summary"]
+        for cell in seen.document["cells"]
+        if cell["role"] == "saturation" and (not levels or short_label(factor, cell["factors"].get(factor)) in levels)
+    ]
 
 
 def _crowded(seen: Seen) -> str:
