@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from lab.measure.compare import Effect
@@ -113,10 +114,12 @@ class Telling:
         what the speed of a level that answers differently is to be seen; "" where all levels answer alike."""
         if self.quality is None:
             return ""
-        memory, base = (
-            max((s.memory_peak_bytes for s in side.summaries if s.memory_peak_bytes), default=None)
-            for side in (c.cell, c.base)
-        )
+        effect = c.effects.get("memory_peak_bytes")
+        if effect is not None and effect.verdict != "not comparable":
+            memory, base = effect.b, effect.a
+        else:  # of repeats the median, as a page's cards show it
+            peaks = [[s.memory_peak_bytes for s in side.summaries if s.memory_peak_bytes] for side in (c.cell, c.base)]
+            memory, base = (float(median(known)) if known else None for known in peaks)
         return price(self.quality(c.level), memory, base)
 
     def subject(self, level: Any) -> str:

@@ -46,7 +46,7 @@ def shown(document: Mapping[str, Any], grid: Grid, load: str) -> list[Shown]:
     """Every level that was measured at this load, in the order of the experiment. Of repeats the ledger is the first
     one's: later ones may run in a process that has grown before."""
     found = []
-    for level, summaries in grid.levels_at(load):
+    for level, _ in grid.levels_at(load):
         cells = grid.cells_at(level, load)
         told = document["formats"].get(cells[0]["format"], {})
         rows = {row["name"]: row for row in cells[0]["ledger"] or ()}
@@ -54,9 +54,9 @@ def shown(document: Mapping[str, Any], grid: Grid, load: str) -> list[Shown]:
         found.append(
             Shown(
                 level=level,
-                tokens_per_s=middle(summaries, "output_tokens_per_s"),
+                tokens_per_s=grid.figure(level, load, "output_tokens_per_s"),
                 size_bytes=None if parts[0] is None else parts[0] + (parts[1] or 0.0),
-                memory_bytes=middle(summaries, "memory_peak_bytes"),
+                memory_bytes=grid.figure(level, load, "memory_peak_bytes"),
                 ledger=rows,
                 step=cells[0]["step"],
                 quality=None if told.get("quality") is None else Quality.from_dict(told["quality"]),

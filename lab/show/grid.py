@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,7 @@ class Grid:
     _cells: dict[tuple[str, str], list[dict[str, Any]]]
     _loads_raw: dict[str, Any]
     _levels_raw: dict[str, Any]
+    _effects: tuple[dict[str, Any], ...]
 
     @classmethod
     def of(cls, document: dict[str, Any], factor: str | None, baseline: Any = None) -> Grid:
@@ -57,7 +59,8 @@ class Grid:
         base = short_label(factor, baseline)
         names = tuple(levels)
         base = base if base in names else (names[0] if names else base)
-        return cls(names, tuple(loads), paths, base, cells, loads, levels)
+        effects = tuple(document.get("verdict", {}).get("effects", ()))
+        return cls(names, tuple(loads), paths, base, cells, loads, levels, effects)
 
     def at(self, level: str, load: str) -> list[dict[str, Any]]:
         """The summaries of each repeat; empty when the run did not get there."""
@@ -66,6 +69,19 @@ class Grid:
     def cells_at(self, level: str, load: str) -> list[dict[str, Any]]:
         """The document's cells of each repeat, of which the summary is a part."""
         return self._cells.get((level, load), [])
+
+    def figure(self, level: str, load: str, field: str, beside: str | None = None) -> float | None:
+        """What a card or a mark shows of a cell: where the verdict compared `field` there, the figure that it judged,
+        pooled over repeats; else the middle of the repeats. Of the baseline it is the one held against `beside`, or
+        against the first level that it could be compared with."""
+        is_baseline = level == self.baseline
+        against = (level,) if not is_baseline else self.others() if beside in (None, level) else (beside,)
+        for other in against:
+            effect = self._found(self._effects, str(other), load, field)
+            value = None if effect is None else effect.get("a" if is_baseline else "b")
+            if effect is not None and effect.get("verdict") != "not comparable" and value is not None:
+                return float(value)
+        return middle(self.at(level, load), field)
 
     def levels_at(self, load: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         for level in self.levels:
@@ -136,11 +152,13 @@ class Grid:
 
     def effect(self, document: dict[str, Any], level: str, load: str, metric: str) -> dict[str, Any] | None:
         """What the verdict says of `metric` at this level and load against the baseline."""
-        for effect in document["verdict"].get("effects", ()):
-            found: dict[str, Any] = effect
+        return self._found(document["verdict"].get("effects", ()), level, load, metric)
+
+    def _found(self, effects: Iterable[dict[str, Any]], level: str, load: str, metric: str) -> dict[str, Any] | None:
+        for effect in effects:
             same = _key(effect["level"]) == _key(self._levels_raw.get(level))
             if same and effect["metric"] == metric and _key(effect["at"]) == _key(self._loads_raw.get(load)):
-                return found
+                return effect
         return None
 
 
@@ -166,10 +184,15 @@ def brief(words: str) -> str:
 
 
 def middle(summaries: list[dict[str, Any]], field: str) -> float | None:
-    """The middle value of `field` over the repeats (the lower of two middles), None when no repeat has it.
-    A percentile of repeats is never averaged."""
-    values = sorted(s[field] for s in summaries if s.get(field) is not None)
-    return values[(len(values) - 1) // 2] if values else None
+    """The median of `field` over the repeats, of two their mean; None when no repeat has it."""
+    values = [s[field] for s in summaries if s.get(field) is not None]
+    return float(statistics.median(values)) if values else None
+
+
+def mean(summaries: list[dict[str, Any]], field: str) -> float | None:
+    """Over the repeats, of what is a part of a whole: medians of parts need not add up."""
+    values = [s[field] for s in summaries if s.get(field) is not None]
+    return float(statistics.fmean(values)) if values else None
 
 
 def why_missing(summaries: list[dict[str, Any]], field: str) -> str | None:

@@ -43,10 +43,31 @@ def test_saturation_runs_are_no_cells() -> None:
     assert [s["goodput_rps"] for s in grid.at("batching off", "10 % of saturation")] == [10.0]
 
 
-def test_the_middle_repeat_is_one_of_them_never_a_mean() -> None:
-    grid = Grid.of(DOCUMENT, "model.batching")
-    assert middle(grid.at("2 ms delay", "10 % of saturation"), "goodput_rps") == 22.0
-    assert middle(grid.at("2 ms delay", "10 % of saturation")[:2], "goodput_rps") == 20.0
+def test_of_three_repeats_the_middle_one_counts_and_of_two_their_mean() -> None:
+    """20, 22, 99: 22. Of 20 and 22 either would be an extreme: 21."""
+    found = Grid.of(DOCUMENT, "model.batching").at("2 ms delay", "10 % of saturation")
+    assert middle(found, "goodput_rps") == 22.0
+    assert middle(found[:2], "goodput_rps") == 21.0
+
+
+def pooled(**effect: Any) -> Grid:
+    verdict = {"effects": [{**DOCUMENT["verdict"]["effects"][0], **effect}]}
+    return Grid.of({**DOCUMENT, "verdict": verdict}, "model.batching")
+
+
+def test_a_cells_figure_is_the_one_that_the_verdict_pooled() -> None:
+    """The verdict says 10.5 against 47 = (20 + 22 + 99) / 3: so do a card and a mark, and none says 22."""
+    grid = pooled(a=10.5, b=47.0, verdict="higher")
+    assert grid.figure("2 ms delay", "10 % of saturation", "goodput_rps") == 47.0
+    for beside in ("2 ms delay", "batching off", None):
+        assert grid.figure("batching off", "10 % of saturation", "goodput_rps", beside) == 10.5
+
+
+def test_what_the_verdict_could_not_compare_is_the_middle_of_the_repeats() -> None:
+    grid = pooled(a=10.5, b=47.0, verdict="not comparable")
+    assert grid.figure("2 ms delay", "10 % of saturation", "goodput_rps") == 22.0
+    assert grid.figure("batching off", "10 % of saturation", "goodput_rps") == 10.0
+    assert pooled(a=1.0, b=2.0, verdict="higher").figure("batching off", "120 % of saturation", "goodput_rps") is None
 
 
 def test_a_missing_figure_has_its_reason() -> None:

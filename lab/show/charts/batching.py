@@ -30,7 +30,7 @@ PERCENTILES = (("latency_p50_s", "p50", "circle-open", "dot"), ("latency_p99_s",
 
 def throughput_latency(grid: Grid, levels: tuple[str, str], slo_s: float | None) -> Chart:
     """Served requests a second (x) against p50 and p99 latency (y, log) of two levels, one point a load, joined in
-    order of load. With repeats the line joins the middle repeat and small dots show each of them."""
+    order of load. With repeats a point is the figure that the verdict pooled, or the middle one."""
     title = "Throughput against latency"
     height, margin = 380, {"l": 64, "r": 112, "t": 20, "b": 52}
     traces: list[dict[str, Any]] = []
@@ -50,7 +50,7 @@ def throughput_latency(grid: Grid, levels: tuple[str, str], slo_s: float | None)
             points = []
             for load in grid.loads:
                 summaries = grid.at(level, load)
-                x, y = middle(summaries, "throughput_rps"), middle(summaries, field)
+                x, y = (grid.figure(level, load, name, levels[1]) for name in ("throughput_rps", field))
                 if x is not None and y is not None:
                     points.append((x, y * 1e3, load))
                 elif summaries:

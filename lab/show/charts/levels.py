@@ -13,7 +13,7 @@ from lab.measure.phrases import TELLING_SPAN
 from lab.measure.words import format_metric, format_range, format_ratio, metric_label
 from lab.show import theme
 from lab.show.charts.figure import Chart, append, floats, log_axis, log_range, nothing_to_draw, ratio_of_one
-from lab.show.grid import Grid, brief, middle, why_missing
+from lab.show.grid import Grid, brief, why_missing
 
 UNITS = {"_tokens_per_s": ("tok/s", 1.0), "_rps": ("req/s", 1.0), "_bytes": ("MiB", 2.0**-20), "_s": ("ms", 1e3)}
 """How an axis counts a summary's field, by the end of its name; the first that fits."""
@@ -27,7 +27,7 @@ CALLED = {
 def by_load(grid: Grid, document: dict[str, Any], metric: str, path: str, load: str) -> Chart:
     """One row a level of the factor at `path` (all others as at `load`), one mark a level of the judged factor, and
     over the last one's mark its ratio to the baseline. Bars are the ratio's 95 % interval, laid on the baseline's
-    figure; with repeats a mark is the middle one."""
+    figure; with repeats a mark is what the verdict pooled."""
     unit, scale = unit_of(metric)
     name = metric_label(metric)
     title = f"{name[0].upper()}{name[1:]} by {CALLED.get(path.rpartition('.')[2], 'load')}"
@@ -44,7 +44,8 @@ def by_load(grid: Grid, document: dict[str, Any], metric: str, path: str, load: 
         style = theme.BASELINE if level == grid.baseline else next(styles)
         marks = []
         for words, at in rows:
-            value, effect = middle(grid.at(level, at), metric), grid.effect(document, level, at, metric) or {}
+            value = grid.figure(level, at, metric, shown[-1])
+            effect = grid.effect(document, level, at, metric) or {}
             append(table, words, level, _scaled(value, scale), *(effect.get(k) for k in ("ratio", "ci_low", "ci_high")))
             if value is None:
                 reason = why_missing(grid.at(level, at), metric) or "not measured"

@@ -9,7 +9,7 @@ from lab.measure.position import Bucket
 from lab.measure.words import format_seconds
 from lab.show import theme
 from lab.show.charts.figure import Chart, End, append, end_labels, floats, line, ms, nothing_to_draw, pattern, room
-from lab.show.grid import Grid, middle, why_missing
+from lab.show.grid import Grid, mean, middle, why_missing
 
 PARTS = (("to the first token", "@vermillion", "/"), ("the tokens after it", "@blue", ""))
 
@@ -101,7 +101,7 @@ def answer_time(grid: Grid, load: str) -> Chart:
     table: dict[str, list[Any]] = {"level": [], **{f"{name}, ms": [] for name, _, _ in PARTS}, "whole answer, ms": []}
     notes = [f"{load[0].upper()}{load[1:]}"]
     for level, summaries in grid.levels_at(load):
-        first, whole = middle(summaries, "ttft_mean_s"), middle(summaries, "latency_mean_s")
+        first, whole = mean(summaries, "ttft_mean_s"), mean(summaries, "latency_mean_s")
         if first is None or whole is None:
             notes.append(f"{level}: {why_missing(summaries, 'ttft_mean_s') or 'no answer was complete'}")
             continue

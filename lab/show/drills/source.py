@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lab.measure.prices import Price
-from lab.show.grid import Grid, middle
+from lab.show.grid import Grid
 
 Summaries = list[dict[str, Any]]
 
@@ -70,10 +70,10 @@ class Source:
             return None
 
     def at(self, level: str | None, load: str | None, *wanted: str) -> dict[str, Any] | None:
-        """The wanted figures there, each the middle one of its repeats; None when one is missing."""
+        """The wanted figures there, as cards show them; None when one is missing."""
         if level is None or load is None:
             return None
-        found = {name: middle(self.grid.at(level, load), name) for name in wanted}
+        found = {name: self.grid.figure(level, load, name) for name in wanted}
         return None if any(value is None for value in found.values()) else found
 
     def some(self, *wanted: str, fits: Callable[[dict[str, Any]], bool] = lambda s: True) -> dict[str, Any] | None:

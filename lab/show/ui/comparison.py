@@ -18,7 +18,7 @@ from lab.run.folder import RunFolder
 from lab.run.text import doubt
 from lab.show.charts import levels
 from lab.show.charts.figure import Chart
-from lab.show.grid import Grid, brief, forbidding, middle, why_missing
+from lab.show.grid import Grid, brief, forbidding, why_missing
 from lab.show.ui import asking, betting, chart, guide, pricing, reads, recording, runs
 from lab.show.ui.cards import Card, cards
 from lab.show.ui.topic import Seen, Topic
@@ -246,11 +246,13 @@ def _two_by_two(charts: Sequence[Chart], key: str) -> None:
 
 def _card(seen: Seen, field: str, label: str) -> Card:
     summaries, baseline = seen.grid.at(seen.level, seen.load), seen.grid.baseline
-    beside = f"{_figure(field, middle(seen.grid.at(baseline, seen.load), field))} with {baseline}"
+    beside = f"{_figure(field, seen.grid.figure(baseline, seen.load, field, seen.level))} with {baseline}"
     effect = seen.grid.effect(seen.document, seen.level, seen.load, field)
     if effect is not None and effect["verdict"] == "no detectable difference":
         beside += ", within noise"
-    return Card(label, _figure(field, middle(summaries, field)), beside, why_missing(summaries, field))
+    return Card(
+        label, _figure(field, seen.grid.figure(seen.level, seen.load, field)), beside, why_missing(summaries, field)
+    )
 
 
 def _figure(field: str, value: float | None) -> str:
