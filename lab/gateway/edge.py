@@ -125,6 +125,9 @@ class Edge:
 
     async def _begin(self, upstream: TritonUpstream, passage: Passage, question: Question) -> Choices:
         await self._gateway.hold(passage)
+        if not predicting.writes_text(await upstream.config(passage.replica.model)):
+            upstream.forget(passage.replica.model)  # it may be loaded anew as one that does
+            raise wrong(f"model {passage.route.model} writes no text; allowed: /predict/…", "model", code="no_text")
         self._gateway.mirror(passage, partial(self._shadowed, replace(question, stream=False, options=None)))
         return question.begin(upstream, passage)
 
@@ -219,7 +222,11 @@ class Edge:
         upstream = _triton(await self._gateway.upstream(passage.replica.url), passage)
         given = bodies.read(bodies.Prediction, body)
         await self._gateway.hold(passage)
-        arrays = predicting.tensors(await upstream.config(passage.replica.model), given.inputs)
+        config = await upstream.config(passage.replica.model)
+        if config.model_transaction_policy.decoupled:  # ModelInfer is for models of one answer a request
+            upstream.forget(passage.replica.model)
+            raise wrong(f"model {passage.route.model} streams; allowed: {PATHS[False]}", "model", code="streams")
+        arrays = predicting.tensors(config, given.inputs)
         self._gateway.mirror(passage, partial(self._shadow_prediction, arrays))
         found = await self._one(upstream, passage, arrays)
         passage.said = {name: array.tobytes() for name, array in found.items()}

@@ -29,6 +29,12 @@ DTYPES: dict[int, Any] = {
 }
 
 
+def writes_text(config: Any) -> bool:
+    """Whether the model takes a prompt and streams, under the names of Triton's vLLM backend."""
+    takes_prompt = any(tensor.name == "text_input" for tensor in config.input)
+    return takes_prompt and bool(config.model_transaction_policy.decoupled)
+
+
 def tensors(config: Any, inputs: dict[str, Any]) -> Tensors:
     """Arrays as the model's config wants them, with a batch dimension of 1 where that was left out. Refusal naming the
     input that does not fit."""

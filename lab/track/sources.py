@@ -63,7 +63,7 @@ def bring(source: str, progress: Progress = lambda file, done, of: None) -> Held
             given = _folder(source)
             partial = shelf / ".partial-copy"
             shutil.rmtree(partial, ignore_errors=True)
-            shutil.copytree(given, partial)
+            _copy(given, partial)
         return _kept(partial, shelf)
 
 
@@ -115,6 +115,18 @@ def _folder(source: str) -> Path:
     if not place.is_dir():
         raise InputError(f"source {source!r}: no such folder; {ALLOWED}")
     return place
+
+
+def _copy(given: Path, partial: Path) -> None:
+    """InputError for a file that cannot be read (no right to, a link to nowhere, no room for it); nothing stays."""
+    try:
+        shutil.copytree(given, partial)
+    except (shutil.Error, OSError) as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, shutil.Error):  # of one file after the other: (from, to, why)
+            file, _, why = error.args[0][0]
+            raise InputError(f"source {str(given)!r}: {file}: {why}; allowed: files that can be read") from None
+        raise InputError(f"source {str(given)!r}: {error.filename}: {error.strerror}; needs to be read") from None
 
 
 # --- S3 ---------------------------------------------------------------------------------------------------------------

@@ -55,6 +55,13 @@ def ask(url: str, path: str, body: Any = None) -> tuple[Any, dict[str, str]]:
         return json.load(answer), dict(answer.headers)
 
 
+def refused(url: str, path: str, body: Any) -> tuple[int, str]:
+    """(status, code) of the error in OpenAI's shape."""
+    with pytest.raises(urllib.error.HTTPError) as error:
+        ask(url, path, body)
+    return error.value.code, json.load(error.value)["error"]["code"]
+
+
 def test_predictions_are_tritons_and_a_killed_gateway_goes_on_with_its_rollout(
     triton_server: Server, lab_home: Path
 ) -> None:
@@ -70,6 +77,8 @@ def test_predictions_are_tritons_and_a_killed_gateway_goes_on_with_its_rollout(
             direct = client.infer("gw_digits", [tensor]).as_numpy("LOGITS")
         assert np.array_equal(np.array(said["outputs"]["LOGITS"], np.float32), direct)
         assert headers["x-model-version"] == "1" and ask(url, "/healthz/gw_digits")[0]["ready"]
+
+        assert refused(url, "/v1/completions", {"model": "gw_digits", "prompt": "Once"}) == (400, "no_text")
 
         routes = Routes()
         replica = {"url": "lab", "model": "gw_digits_b"}
@@ -108,6 +117,7 @@ def test_client_that_goes_stops_the_engine(triton_server: Server) -> None:
 
     body = {"model": "llm", "prompt": "Once", "max_tokens": 900, "ignore_eos": True, "stream": True}
     with gateway("--model", "llm") as (url, _):
+        assert refused(url, "/predict/llm", {"inputs": {"text_input": ["Once"]}}) == (400, "streams")
         before, cancelled = engine("output_tokens"), engine("cancelled")
         for _ in range(3):
             connection = HTTPConnection(url.removeprefix("http://"), timeout=60)

@@ -124,4 +124,4 @@ def test_a_kept_bet_counts_and_one_placed_afterwards_says_that_it_does_not(full_
 def test_a_link_may_hide_what_was_found(full_home: Any) -> None:
     said = words(open_page("batching", run=DONE, b_bet="fewer", hide="verdicts,nonsense"))
     assert "hidden by this link" in said and "You bet on" not in said
-    assert "hide=nonsense: there is no such page or part" in said
+    assert "hide=nonsense: nothing of that name can be hidden" in said

@@ -18,6 +18,16 @@ def test_source_that_is_none_is_refused(source: str) -> None:
         sources.bring(source)
 
 
+def test_a_folder_that_cannot_be_read_whole_leaves_nothing(lab_home: Path, tmp_path: Path) -> None:
+    (tmp_path / "given").mkdir()
+    (tmp_path / "given" / "weights").write_text("some")
+    (tmp_path / "given" / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(InputError, match=r"given/link: .*No such file") as error:
+        sources.bring(str(tmp_path / "given"))
+    assert "\n" not in str(error.value)
+    assert not list((lab_home / "registry").glob(".partial*"))
+
+
 # --- S3 ---------------------------------------------------------------------------------------------------------------
 
 

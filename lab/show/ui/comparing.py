@@ -103,9 +103,9 @@ def _differences(found: Sequence[Side], called: Sequence[str]) -> None:
         _table(differing, called, labels(found, WHOLE_NAME), "The fields that differ between the runs")
     elif len(found) > 1:
         st.info("They are the same in every setting and on the same machine.", icon=":material/equal:")
-    with st.expander(
-        f"{len(rows) - len(differing)} fields are the same", type="compact", key="c_same", on_change="rerun"
-    ) as same:
+    alike = len(rows) - len(differing)
+    label = f"{alike} fields are the same" if len(found) > 1 else f"Its {alike} fields"
+    with st.expander(label, type="compact", key="c_same", on_change="rerun") as same:
         if same.open:
             _table([row for row in rows if not row.differs], called[:1], called[:1], "The fields that are the same")
 

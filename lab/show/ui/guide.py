@@ -51,7 +51,8 @@ def bar(page: str) -> None:
     """The bar of the track that is followed, on its pages and beside them; what the link asks to hide that is not
     there."""
     if strangers := st.session_state.get("hide_strangers"):
-        st.caption(f"hide={', '.join(strangers)}: there is no such page or part; parts are {join(HIDEABLE)}.")
+        allowed = f"allowed: {join(HIDEABLE)}, and each page but Start"
+        st.caption(f"hide={', '.join(strangers)}: nothing of that name can be hidden; {allowed}.")
     key = st.session_state.get(TRACK)
     if not key:
         return

@@ -80,6 +80,13 @@ class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):
     def __init__(self, story: Story) -> None:
         self.story = story
 
+    async def ModelConfig(self, request: Any, context: Any) -> Any:
+        found = service_pb2.ModelConfigResponse()
+        found.config.name = request.name
+        found.config.input.add(name="text_input")
+        found.config.model_transaction_policy.decoupled = True
+        return found
+
     async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         story = self.story
         async for request in requests:
