@@ -31,6 +31,8 @@ ACHIEVED = 0.99
 CACHE_WARM = 0.01
 NEAR_CEILING = 0.7
 CLOCK_STEP_S = 0.05
+LONGER = 1.1
+"""Triton's counters are read around a window, not at its edges: means within this ratio may be of the same requests."""
 FAILURE_KINDS = ("refused", "timeout", "cancelled", "truncated", "error")
 
 
@@ -122,6 +124,15 @@ def _all(s: Summary, facts: Facts) -> Iterator[Problem]:
             False,
         )
     yield from _server_mismatch(s, facts)
+    if not facts.live and not facts.resets and longer_than_waited(s.server_mean_s, s.service_mean_s):
+        yield Problem(
+            "server_longer",
+            f"By Triton's counters a request took {format_seconds(s.server_mean_s)} there, and the client waited "
+            f"{format_seconds(s.service_mean_s)} for one: the counters are of other requests too, before and after the "
+            "window or given up by the client.",
+            "Read its queue and compute as those of a longer stretch; measure longer, so that the edges weigh less.",
+            False,
+        )
     if facts.closed_loop:
         yield Problem(
             "closed_loop",
@@ -130,6 +141,11 @@ def _all(s: Summary, facts: Facts) -> Iterator[Problem]:
             "Use Poisson arrivals to judge latency; read throughput here.",
             False,
         )
+
+
+def longer_than_waited(server_s: float | None, client_s: float | None) -> bool:
+    """Whether the server's mean cannot be that of the requests whose mean the client measured."""
+    return server_s is not None and client_s is not None and server_s > LONGER * client_s
 
 
 def near_ceiling(sent_rps: float | None, ceiling_rps: float | None) -> Problem | None:

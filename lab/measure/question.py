@@ -24,6 +24,7 @@ QUESTIONS = {
     "near_ceiling": "Was it the server that was measured, or the load generator?",
     "dropped": "Was all sent that was planned?",
     "counters_reset": "Do the server's figures cover the whole window?",
+    "server_longer": "Are the server's times those of the requests that were timed?",
     "tokens_uncounted": "Was every token counted?",
     "clock_step": "Do its times of day fit those of other machines?",
     "trace_gaps": "Was every request traced?",

@@ -2,6 +2,7 @@
 
 import pytest
 
+from lab.measure.question import QUESTIONS
 from lab.measure.records import Window
 from lab.measure.server import server_delta
 from lab.measure.summary import summarize
@@ -98,6 +99,22 @@ def test_another_client_on_the_same_model_is_noticed(requests_of, window_of, ser
         server = server_delta(server_table({-100: zero, 1100: {"success_count": counted}}), "digits", 0, 1000 * MS)
         summary = summarize(requests_of(rows), window=window_of(1000), planned=100, slo=None, server=server)
         assert ("server_count_mismatch" in codes(summary)) is expected
+
+
+@pytest.mark.parametrize(("server_ms", "told"), [(4.9, False), (5.4, False), (5.6, True)])
+def test_a_server_that_took_longer_than_the_client_waited_counted_other_requests(
+    server_ms, told, requests_of, window_of, server_table
+):
+    """The client waited 5 ms for each of 100; a mean of 5.6 ms in the server is more than 1.1 times that."""
+    zero = {"success_count": 0, "success_ns": 0}
+    grown = {"success_count": 100, "success_ns": 100 * server_ms * MS}
+    server = server_delta(server_table({-100: zero, 1100: grown}), "digits", 0, 1000 * MS)
+    summary = summarize(requests_of(even(100, 5)), window=window_of(1000), planned=100, slo=None, server=server)
+    (found,) = [p for p in summary.problems if p.code == "server_longer"] or (None,)
+    assert (found is not None) is told
+    if found is not None:
+        assert "a request took 5.6 ms there, and the client waited 5.0 ms" in found.text
+        assert found.remedy and not found.forbids_verdict and found.code in QUESTIONS
 
 
 def test_a_request_that_the_client_gave_up_on_may_have_been_served(requests_of, window_of, server_table):

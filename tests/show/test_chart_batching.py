@@ -122,8 +122,34 @@ def test_a_requests_time_adds_up_to_its_mean_latency(grid: Grid) -> None:
 
 def test_an_impossible_remainder_is_missing_not_negative() -> None:
     # Triton's mean covers other requests than the client's: its parts can exceed the client's mean.
-    grid = grid_of((None, 0.1, summary(latency_mean_s=0.001, queue_mean_s=0.002)))
-    assert batching.where_time_goes(grid, LIGHT).table["outside Triton, ms"] == [None]
+    grid = grid_of((None, 0.1, summary(latency_mean_s=0.00145, queue_mean_s=0.0005)))  # 0.5 + 1.0 in 1.45 ms
+    chart = batching.where_time_goes(grid, LIGHT)
+    assert chart.table["outside Triton, ms"] == [None]
+    assert chart.notes == (
+        "batching off: Triton's counters, read around the window, leave nothing of the mean latency",
+    )
+
+
+def test_a_request_cannot_take_longer_in_the_server_than_the_client_waited() -> None:
+    """11.1 + 1.0 ms of a mean latency of 6.6 ms are of other requests: that is told, and no bar says 12.1 ms."""
+    grid = grid_of(
+        (None, 0.1, summary(latency_mean_s=0.0066, queue_mean_s=0.0111)),
+        (ON, 0.1, summary()),
+    )
+    chart = batching.where_time_goes(grid, LIGHT)
+    assert chart.table["level"] == ["2 ms delay"]
+    assert chart.notes[0].startswith(
+        "batching off is not drawn: by Triton's counters a request took 12.1 ms there, longer than the 6.6 ms"
+    )
+
+
+def test_the_parts_of_two_repeats_add_up() -> None:
+    """Means: queue (0.3 + 0.9) / 2 = 0.6, computing 1.0, of (2.0 + 3.0) / 2 = 2.5 ms: 0.9 are outside."""
+    grid = grid_of(
+        (None, 0.1, summary(latency_mean_s=0.002, queue_mean_s=0.0003)),
+        (None, 0.1, summary(latency_mean_s=0.003, queue_mean_s=0.0009)),
+    )
+    assert batching.where_time_goes(grid, LIGHT).table["outside Triton, ms"] == pytest.approx([0.9])
 
 
 def test_a_level_without_counters_is_named() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lab.measure.problems import longer_than_waited
 from lab.measure.words import format_rate, format_ratio, format_seconds, format_setting_s
 from lab.show import theme
 from lab.show.charts.figure import (
@@ -23,7 +24,7 @@ from lab.show.charts.figure import (
     nothing_to_draw,
     pattern,
 )
-from lab.show.grid import Grid, middle, why_missing
+from lab.show.grid import Grid, mean, why_missing
 
 PERCENTILES = (("latency_p50_s", "p50", "circle-open", "dot"), ("latency_p99_s", "p99", "circle", "solid"))
 
@@ -155,7 +156,7 @@ PARTS = (
 
 def where_time_goes(grid: Grid, load: str) -> Chart:
     """Mean milliseconds of a request (x) by where they were spent, one bar a level (y). "Outside Triton" is what is
-    left of the mean latency: the client's own wait, and the way there and back."""
+    left of the mean latency: the client's own wait, and the way there and back. Over repeats means, which add up."""
     title = f"Where a request's time goes at {load}"
     table: dict[str, list[Any]] = {
         "level": [],
@@ -165,12 +166,21 @@ def where_time_goes(grid: Grid, load: str) -> Chart:
     notes = []
     for level, summaries in grid.levels_at(load):
         queue, compute, total = (
-            middle(summaries, field) for field in ("queue_mean_s", "compute_mean_s", "latency_mean_s")
+            mean(summaries, field) for field in ("queue_mean_s", "compute_mean_s", "latency_mean_s")
         )
         if queue is None or compute is None:
             notes.append(f"{level}: {why_missing(summaries, 'queue_mean_s') or 'Triton counted no request'}")
             continue
-        outside = None if total is None or total < queue + compute else total - queue - compute
+        inside = queue + compute
+        if longer_than_waited(inside, total):
+            notes.append(
+                f"{level} is not drawn: by Triton's counters a request took {format_seconds(inside)} there, longer "
+                f"than the {format_seconds(total)} that the client waited, so they are of other requests than the window's"
+            )
+            continue
+        outside = None if total is None or total < inside else total - inside
+        if total is not None and total < inside:
+            notes.append(f"{level}: Triton's counters, read around the window, leave nothing of the mean latency")
         append(table, level, *(ms(value) for value in (queue, compute, outside, total)))
     height = 96 + 44 * max(2, len(table["level"]))
     if not table["level"]:
@@ -204,13 +214,13 @@ def where_time_goes(grid: Grid, load: str) -> Chart:
             {
                 "x": total,
                 "y": level,
-                "text": format_seconds(total / 1e3),
+                "text": format_seconds((total if mean_ms is None else mean_ms) / 1e3),
                 "showarrow": False,
                 "xanchor": "left",
                 "xshift": 6,
                 "font": {"size": 12, "color": "@ink"},
             }
-            for level, total in zip(table["level"], sums, strict=True)
+            for level, total, mean_ms in zip(table["level"], sums, table["mean latency, ms"], strict=True)
         ],
     )
     takeaway = "; ".join(
