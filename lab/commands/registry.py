@@ -145,10 +145,13 @@ def _deploy(registry: Any, options: argparse.Namespace) -> None:
     with server:
         one = registry.version(options.name, options.version)
         deployed = deploy(server, one)
-    add_version(Routes(), one.name, deployed.version)
-    say(
-        f"{deployed.spec.name} is ready after {deployed.load_s:.1f} s, as version {one.version} of the route {one.name}"
-    )
+    routes = Routes()
+    known = routes.by_name[one.name].versions if one.name in routes.by_name else ()
+    before = [replica.model for v in known if v.version == deployed.version.version for replica in v.replicas]
+    add_version(routes, one.name, deployed.version)
+    ready = f"{deployed.spec.name} is ready after {deployed.load_s:.1f} s"
+    instead = f", in place of {', '.join(before)}" if before and before != [deployed.spec.name] else ""
+    say(f"{ready}, as version {one.version} of the route {one.name}{instead}")
 
 
 ACTIONS = {

@@ -80,7 +80,7 @@ def compare(a: Sequence[Block], b: Sequence[Block], metric: str, slo: Slo | None
     if measure.kind == "percentile" and min(side_a.n, side_b.n) < needed(measure.p):
         counts = f"has {format_count(side_a.n)} and {format_count(side_b.n)}"
         reason = f"{metric_label(metric)} needs {format_count(needed(measure.p))} successes on each side, {counts}"
-        return _effect(metric, side_a.whole, side_b.whole, None, "not comparable", reason)
+        return _effect(metric, None, None, None, "not comparable", reason)
     reason = _unequal_load(side_a, side_b)
     interval = _ratio_interval(side_a, side_b, seed)
     if interval is None:

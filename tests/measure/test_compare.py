@@ -143,6 +143,7 @@ def test_a_tail_with_too_few_samples_is_not_compared():
     effect = compare(a, a, "latency_p99_s")
     assert effect.verdict == "not comparable"
     assert effect.reason == "p99 needs 459 successes on each side, has 100 and 100"
+    assert effect.a is None and effect.b is None  # withheld here too
     assert effect.ci_low is None
 
 

@@ -192,6 +192,7 @@ def test_a_run_without_measurements_is_neither_the_default_nor_compared(
         assert not app.exception and not app.error
         assert app.selectbox(key=key).value != run_id
     for names in ([DONE, run_id], [run_id, DONE]):
+        capsys.readouterr()  # Streamlit's word that no script runs here
         assert main(["compare", *names]) == 2
         printed = capsys.readouterr()
         assert printed.out == "" and printed.err.count("\n") == 1

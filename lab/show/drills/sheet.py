@@ -9,7 +9,7 @@ from lab.show.drills.drill import DECKS, Posed
 
 def sheet(posed: Sequence[Posed]) -> str:
     """One line a drill, then the runs that the numbers are from; of a recorded one it says so."""
-    lines = ["# My numbers", ""]
+    lines = ["# My numbers", "", "Figures are rounded to be read; results are computed from what was measured.", ""]
     runs: dict[str, str] = {}
     for deck, title in DECKS.items():
         own = [p for p in posed if p.drill.deck == deck]
