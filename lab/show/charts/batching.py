@@ -175,7 +175,7 @@ def where_time_goes(grid: Grid, load: str) -> Chart:
         if longer_than_waited(inside, total):
             notes.append(
                 f"{level} is not drawn: by Triton's counters a request took {format_seconds(inside)} there, longer "
-                f"than the {format_seconds(total)} that the client waited, so they are of other requests than the window's"
+                f"than the {format_seconds(total)} that the client waited: they are of other requests than the window's"
             )
             continue
         outside = None if total is None or total < inside else total - inside
