@@ -20,9 +20,12 @@ from lab.measure.figures import inside
 from lab.measure.pace import pace
 from lab.measure.position import Bucket, Held, memory_held
 from lab.measure.records import OK, Requests, Window
+from lab.measure.samples import is_compared_by_sample, measure_of
+from lab.measure.segments import cut
 from lab.run.folder import RunFolder
 from lab.show.charts.slots import Stretch
 from lab.show.grid import load_name, short_label
+from lab.spec import Slo
 
 Floats = npt.NDArray[np.float64]
 
@@ -46,6 +49,11 @@ def of_blocks(blocks: Sequence[tuple[Requests, Window]]) -> Floats:
         own = (requests.outcome == OK) & inside(requests.due_ns, window)
         parts.append((requests.done_ns[own] - requests.due_ns[own]) / 1e9)
     return np.concatenate(parts)
+
+
+def whole(blocks: Sequence[tuple[Requests, Window]], metric: str, slo: Slo | None) -> float | None:
+    """A figure of blocks at hand pooled as a comparison pools it: what a mark beside its headline shows."""
+    return cut(blocks, measure_of(metric, slo)).whole if blocks and is_compared_by_sample(metric) else None
 
 
 def first_tokens(folder: RunFolder, factor: str | None, load: str, levels: Sequence[str]) -> dict[str, Floats]:

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from lab.measure.records import OK, Requests, Window
 from lab.run.folder import RunFolder
 from lab.show import pooled
 from tests.show import synthetic_llm
@@ -32,3 +34,19 @@ def test_first_tokens_count_from_the_scheduled_arrival(folder: RunFolder) -> Non
     # A prompt of 16 tokens at 0.4 ms each and one step of some 17 ms; without a cache the step reads 16 anew.
     assert found[ON].mean() == pytest.approx(0.0236, abs=0.002)
     assert found[OFF].mean() == pytest.approx(0.0265, abs=0.002)
+
+
+def test_two_repeats_are_pooled_as_a_comparison_pools_them() -> None:
+    """Answers after 1, 2, …, 10 ms in one second and after 21, …, 40 ms in another: 30 in 2 s are 15 a second, and of
+    30 in order the middle is the 15th or 16th, 25 or 26 ms."""
+
+    def block(n: int, first_ms: int) -> tuple[Requests, Window]:
+        due = np.arange(n) * (900_000_000 // n)
+        done = due + (first_ms + np.arange(n)) * 1_000_000
+        return Requests(due, due, done, np.full(n, OK, np.uint8)), Window(0, 0, 1_000_000_000)
+
+    blocks = [block(10, 1), block(20, 21)]
+    assert pooled.whole(blocks, "throughput_rps", None) == pytest.approx(15.0)
+    assert pooled.whole(blocks, "latency_p50_s", None) == pytest.approx(0.0255, abs=0.001)
+    assert pooled.whole(blocks, "memory_peak_bytes", None) is None
+    assert pooled.whole([], "throughput_rps", None) is None

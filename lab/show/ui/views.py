@@ -121,6 +121,10 @@ def _loads(side: Side, field: str) -> list[Load]:
             name: grids.middle(summaries, name)
             for name in ("offered_rps", "throughput_rps", field, "slo_attainment_fraction")
         }
+        if factors == every[side.cell]:  # as the headline has it
+            for name in ("throughput_rps", field):
+                if middle[name] is not None and (value := pooled.whole(side.blocks, name, side.slo)) is not None:
+                    middle[name] = value
         attained = middle["slo_attainment_fraction"]
         loads.append(
             Load(
