@@ -109,7 +109,7 @@ def _status(routes: Any, options: argparse.Namespace) -> None:
         if canary is not None:
             print(f"  {canary.state} at {100 * canary.share:g} %, {canary.champion} beside {canary.challenger}")
             look = last_look(routes, name)
-            if look is not None and look["begun"] == canary.begun:
+            if look is not None and look["begun"] == canary.begun and canary.state in ("going", "held"):
                 print(f"  {look['verdict']['text']} ({look['touched']} requests so far)")
 
 

@@ -18,7 +18,7 @@ from lab.measure.fields import EngineFields
 from lab.measure.objective import good as in_time
 from lab.measure.pace import Mask
 from lab.measure.percentile import Numbers, interval, needed, ordered_at, percentile_of_sorted
-from lab.measure.records import OK, OUTCOMES, Int64s, Requests, Window
+from lab.measure.records import CANCELLED, OK, OUTCOMES, Int64s, Requests, Window
 from lab.measure.server import ServerDelta
 from lab.measure.words import format_count, format_seconds
 from lab.spec import Slo
@@ -65,7 +65,8 @@ class Load:
 
 def outcomes(figures: Figures, requests: Requests, window: Window, *, planned: int | None, live: bool) -> Failures:
     """Counts of the whole block, and the share of failures among what was due in the window: a request that
-    timed out after the window was asked for in it, and a hang must not look like a smaller load."""
+    timed out after the window was asked for in it, and a hang must not look like a smaller load. What a stopped run
+    gave up is in neither."""
     was_sent = requests.sent_ns >= 0
     sent = int(was_sent.sum())
     counts = np.bincount(requests.outcome[was_sent], minlength=len(OUTCOMES))
@@ -77,7 +78,8 @@ def outcomes(figures: Figures, requests: Requests, window: Window, *, planned: i
     never_sent = len(requests) - sent
     dropped = None if live else never_sent if planned is None else max(planned - sent, never_sent)
     figures.set("dropped", dropped, "known once the run is over")
-    due = inside(requests.due_ns, window)
+    stopped = was_sent & (requests.outcome == CANCELLED)  # given up by who stopped the run: that is no server's failure
+    due = inside(requests.due_ns, window) & ~stopped
     failed = due & (requests.outcome != OK)
     total, bad = int(due.sum()), int(failed.sum())
     figures.set("error_fraction", bad / total if total else None, "no request that was due in the window has ended")

@@ -135,7 +135,7 @@ def read(path: Path) -> Cassette:
     try:
         return _checked(name, manifest, [_json(line) for line in rest.splitlines()])
     except (KeyError, TypeError, ValueError, OverflowError, IndexError, AttributeError, RecursionError) as error:
-        _refuse(name, f"it makes no sense as a run: {type(error).__name__} {' '.join(str(error).split())[:120]}")
+        _refuse(name, f"it makes no sense as a run: {_why(error)}")
     except (LabError, pa.ArrowException) as error:
         _refuse(name, f"it makes no sense as a run: {' '.join(str(error).split())[:200]}")
 
@@ -260,6 +260,15 @@ def manifest_line(manifest: Manifest) -> str:
 
 def _json(line: bytes) -> Any:
     return json.loads(line.decode("utf-8"), parse_constant=_no_number)
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deep"
+    if isinstance(error, UnicodeDecodeError | json.JSONDecodeError):
+        return "a line is not JSON in UTF-8"
+    missing = "no " if isinstance(error, KeyError) else ""
+    return missing + " ".join(str(error).split())[:120]
 
 
 def _no_number(text: str) -> NoReturn:

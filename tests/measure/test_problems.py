@@ -56,6 +56,7 @@ def test_a_run_that_was_stopped_is_cut_short(requests_of, window_of):
     problem = next(problem for problem in summary.problems if problem.code == "cut_short")
     assert problem.forbids_verdict
     assert problem.text == "Cut short: 1 request under way was given up, 49 never begun."
+    assert summary.cancelled == 1 and summary.error_fraction == 0  # whoever stops it fails it, not the server
     assert "too_few_samples" in codes(summary)
 
 
