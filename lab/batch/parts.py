@@ -13,8 +13,9 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import EISDIR
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pyarrow as pa
 
@@ -38,11 +39,10 @@ class Parts:
 
     @contextmanager
     def held(self, overwrite: bool) -> Iterator[bool]:
-        """Whether the job is done already. InputError when OUT is another job's and not to be written over, RunError
-        when another process writes it now."""
-        self._out.parent.mkdir(parents=True, exist_ok=True)
+        """Whether the job is done already. InputError when OUT cannot be written or is another job's and not to be
+        written over, RunError when another process writes it now."""
         lock = beside(self._out, ".lock")
-        with lock.open("w") as file:
+        with self._opened(lock) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -51,6 +51,18 @@ class Parts:
                 yield self._is_done(overwrite)
             finally:
                 lock.unlink(missing_ok=True)
+
+    def _opened(self, lock: Path) -> TextIO:
+        """What stands beside OUT is no name that the user knows, so OUT is what an error names."""
+        try:
+            if self._out.is_dir():
+                raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
+            self._out.parent.mkdir(parents=True, exist_ok=True)
+            return lock.open("w")
+        except OSError as error:
+            raise InputError(
+                f"--out {str(self._out)!r}: {error.strerror}; allowed: a file that can be written"
+            ) from None
 
     def _is_done(self, overwrite: bool) -> bool:
         if self._out.exists():

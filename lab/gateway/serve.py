@@ -29,7 +29,7 @@ from lab.gateway.edge import Edge
 from lab.gateway.keeping import Kept
 from lab.home import home
 from lab.run.serving import at
-from lab.serve import record
+from lab.serve import ports, record
 from lab.spec import ModelSpec
 from lab.track.canary import Watch
 from lab.track.routes import Routes
@@ -40,6 +40,8 @@ TICK_S = 1.0
 DRAIN_S = 30
 KEEP_ALIVE_S = 75
 """How long answers under way may take when it is asked to stop, and how long a connection may be idle."""
+BACKLOG = 2048
+"""Connections that nobody has taken yet."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def serve(wishes: Wishes) -> None:
     with suppress(OSError):  # it serves, as Triton does, and goes first where that is allowed
         os.setpriority(os.PRIO_PROCESS, 0, priority.MEASURED)
     routes = Routes(wishes.folder)
-    listening = _listen(wishes.host, wishes.port)
+    listening = ports.listen(wishes.host, wishes.port, BACKLOG)
     with listening, _kept(wishes, routes) as kept:
         if kept is not None:
             ready = [state.name for state in kept.server.states() if state.ready]
@@ -172,12 +174,3 @@ def tokenizer_folder(replica: Replica) -> Path | None:
         return None
     folder = Path(found.repository) / replica.model / "1" / "weights"
     return folder.resolve() if (folder / "tokenizer_config.json").is_file() else None
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    if not 0 <= port <= 65_535:
-        raise InputError(f"port {port}: allowed are 1 to 65535, or 0 for any that is free")
-    try:
-        return socket.create_server((host, port), backlog=2048)
-    except OSError as error:
-        raise InputError(f"{host}:{port} cannot be listened on: {error.strerror}; allowed: another --port") from None

@@ -26,6 +26,7 @@ from lab.run.bench import Bench
 from lab.run.cold import held, why_not
 from lab.run.folder import RunFolder
 from lab.run.plan import cell_blocks, load_label, with_rate
+from lab.serve import ports
 from lab.serve.cold.starter import Starter
 from lab.serve.serverless import OnEvent, Runner
 from lab.serve.serverless_proxy import PassedCold, ServerlessProxy
@@ -41,7 +42,8 @@ Tick = Callable[[str, str, float], None]
 
 class Front:
     """The runner and its proxy in a thread with an event loop of its own; to the bench, a server that answers at
-    `http_url`. `on_event` hears of workers, `on_request` of each request, both in that thread."""
+    `http_url`. `on_event` hears of workers, `on_request` of each request, both in that thread. InputError
+    for a port that cannot be had."""
 
     managed = None
     pid = None
@@ -57,6 +59,7 @@ class Front:
         on_request: Callable[[PassedCold], None] = lambda passed: None,
         port: int = 0,
     ) -> None:
+        listening = ports.listen(ports.HOST, port)  # before any work: it may be taken
         self.starter = Starter(model, how.start, log=log, memory_limit_bytes=how.memory_limit_bytes)
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="serverless", daemon=True)
@@ -69,12 +72,13 @@ class Front:
                 runner = Runner(self.starter, how, on_event=on_event)
                 await runner.open()
                 proxy = ServerlessProxy(runner, model.name, on_request=on_request)
-                return runner, proxy, await proxy.start(port=port)
+                return runner, proxy, await proxy.start(listening)
 
             self.runner, self._proxy, self.port = self.call(open_it())
         except BaseException:
             self._stop_loop()
             self.starter.close()
+            listening.close()
             raise
         self.http_url = self.grpc_url = self.called = f"http://127.0.0.1:{self.port}"
 

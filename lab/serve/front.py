@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -87,9 +88,9 @@ class Front:
         self._server: asyncio.Server
         self._clients: set[asyncio.Task[None]] = set()
 
-    async def start(self, host: str, port: int) -> int:
-        """The port it listens on."""
-        self._server = await asyncio.start_server(self._client, host, port, limit=HEAD_LIMIT)
+    async def start(self, listening: socket.socket) -> int:
+        """The port it listens on, by a socket that is its own from now on (ports.listen)."""
+        self._server = await asyncio.start_server(self._client, sock=listening, limit=HEAD_LIMIT)
         return int(self._server.sockets[0].getsockname()[1])
 
     def stop(self) -> None:

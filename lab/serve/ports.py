@@ -1,12 +1,15 @@
-"""Free ports of 127.0.0.1, and who holds the others."""
+"""Free ports of 127.0.0.1, who holds the others, and a port that the user chose."""
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
 
 import psutil
+
+from lab.errors import InputError
 
 HOST = "127.0.0.1"
 
@@ -28,6 +31,17 @@ def pick(wanted: Sequence[int] = (), count: int = 3) -> tuple[list[int], list[st
             held.enter_context(bound)
             ports.append(bound.getsockname()[1])
     return ports, taken
+
+
+def listen(host: str, port: int, backlog: int = 128) -> socket.socket:
+    """A socket that listens where the user wants it, at any free port for 0. InputError where that cannot be."""
+    if not 0 <= port <= 65_535:
+        raise InputError(f"port {port}: allowed are 1 to 65535, or 0 for any that is free")
+    try:
+        return socket.create_server((host, port), backlog=backlog)
+    except OSError as error:
+        why = f"taken by {owner(port)}" if error.errno == errno.EADDRINUSE else error.strerror
+        raise InputError(f"{host}:{port} cannot be listened on: {why}; allowed: another --port") from None
 
 
 def is_free(port: int) -> bool:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from lab.serve import ports
 from lab.serve.eviction import Refused
 from lab.serve.front import (
     CHUNKED,
@@ -60,7 +61,7 @@ class Proxy:
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
         """The port it listens on."""
-        return await self._front.start(host, port)
+        return await self._front.start(ports.listen(host, port))
 
     async def close(self) -> None:
         self._front.stop()

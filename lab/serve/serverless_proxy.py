@@ -10,11 +10,13 @@ clients' side of it; proxy.py does the same before a Triton.
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from lab.serve import ports
 from lab.serve.cold.http import BODY_LIMIT
 from lab.serve.eviction import Refused
 from lab.serve.front import CHUNKED, LENGTH, Front, Passed, Request, answered, pass_chunks, refusal, unless_gone
@@ -37,9 +39,9 @@ class ServerlessProxy:
         self._runner, self._model, self._on_request = runner, model, on_request
         self._front = Front(self._answer, BODY_LIMIT)
 
-    async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
-        """The port it listens on."""
-        return await self._front.start(host, port)
+    async def start(self, listening: socket.socket | None = None) -> int:
+        """The port it listens on: that of `listening`, which is its own from now on, or a free one."""
+        return await self._front.start(listening or ports.listen(ports.HOST, 0))
 
     async def close(self) -> None:
         await self._front.close()

@@ -98,3 +98,14 @@ def test_two_jobs_do_not_write_one_output(tmp_path):
         pytest.raises(RunError, match="another batch job writes it now"),
     ):
         whole(out)
+
+
+def test_an_output_that_cannot_be_written_is_named_as_it_was_given(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder.jsonl").mkdir()
+    for out in (tmp_path / "file" / "out.jsonl", tmp_path / "folder.jsonl", tmp_path / f"{'x' * 246}.jsonl"):
+        with (
+            pytest.raises(InputError, match=f"--out '{out}': .*; allowed: a file that can be written"),
+            Parts(out, JOB, SCHEMA).held(overwrite=True),
+        ):
+            pass

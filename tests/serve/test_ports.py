@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from lab.errors import InputError
 from lab.serve import ports
 
 
@@ -45,3 +46,12 @@ def test_listens_tells_the_holder_from_a_stranger(taken):
     finally:
         stranger.communicate()
     assert not ports.listens(stranger.pid, taken)  # gone by now
+
+
+def test_a_port_that_the_user_chose_and_cannot_have_is_an_input_error(taken):
+    with ports.listen(ports.HOST, 0) as server:
+        assert server.getsockname()[1]
+    with pytest.raises(InputError, match=rf"{taken} cannot be listened on: taken by .*{os.getpid()}.*another --port"):
+        ports.listen(ports.HOST, taken)
+    with pytest.raises(InputError, match="port 70000: allowed are 1 to 65535"):
+        ports.listen(ports.HOST, 70_000)
