@@ -1,9 +1,9 @@
 """The lab's Triton behind a gateway: found or started, its models loaded, and replaced when it ends.
 
 One that was found belongs to somebody else (`lab serve`, `lab up`) and ends when its owner does; any may die. The
-gateway then says so, starts one of its own and loads what its routes name; requests meanwhile are told why there is no
-answer and to come again (503, Retry-After). One of the gateway's own ends with it. A run's own is left alone: it ends
-with the run, whose figures a second user would falsify.
+gateway then says so and starts one of its own; requests meanwhile are told why there is no answer and to come again
+(503, Retry-After). What the routes name is loaded then, and when the gateway begins. One of the gateway's own ends with
+it. A run's own is left alone: it ends with the run, whose figures a second user would falsify.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ class Kept:
     def __enter__(self) -> Kept:
         try:
             if self._budget_bytes is None:
-                for spec in self._models:
-                    self._load(spec)
+                self._load_all(_said)
         except BaseException:
             self.close()
             raise
@@ -94,18 +93,23 @@ class Kept:
     def _replace(self, say: Callable[[str], None]) -> None:
         self.close()
         self.server = attached() or _started()
-        if self._budget_bytes is not None:
-            return
+        if self._budget_bytes is None:
+            self._load_all(say)
+
+    def _load_all(self, say: Callable[[str], None]) -> None:
+        """What is asked for, and what routes of an earlier gateway name: their traffic comes here."""
         for spec in self._models:
             self._load(spec)
         self._routes.refresh()
         replicas = [r for route in self._routes.by_name.values() for v in route.versions for r in v.replicas]
         named = {replica.model for replica in replicas if replica.url == LAB}
-        for name in sorted(named - {spec.name for spec in self._models}):
+        for name in sorted(named - {state.name for state in self.server.states() if state.ready}):
             try:  # as its repository has it: who had it loaded wrote it there
                 self.server.client.load_model(name, client_timeout=LOAD_LIMIT_S)
             except InferenceServerException as error:  # the others are served
-                say(f"model {name} could not be loaded again; deploy it anew ({error.message()})")
+                say(f"model {name}, which a route names, could not be loaded; deploy it anew ({error.message()})")
+            else:
+                say(f"{name} is ready: a route names it")
 
     def _load(self, spec: ModelSpec) -> None:
         if not self.server.state(spec.name).ready:

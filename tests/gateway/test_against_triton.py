@@ -96,7 +96,9 @@ def test_predictions_are_tritons_and_a_killed_gateway_goes_on_with_its_rollout(
         process.send_signal(signal.SIGKILL)
         process.wait(60)
         holder.close()
+    triton_server.unload("gw_digits_b")  # a gateway that comes back loads what its routes name
     with gateway() as (url, _):
+        assert triton_server.state("gw_digits_b").ready
         route = ask(url, "/routes")[0]["routes"]["gw_digits"]
         assert route["canary"]["state"] == "going" and [v["weight"] for v in route["versions"]] == [0.5, 0.5]
         for _ in range(20):
