@@ -69,6 +69,7 @@ def home(tmp_path, monkeypatch):
         ([*SEARCH, "--minutes", "nan"], "--minutes nan"),
         ([*SEARCH, "--most", "0"], "--most 0"),
         ([*SWEEP, "--minutes", "0"], "--minutes 0"),
+        ([*SWEEP, "--knob", "nope"], "--knob 'nope': allowed is PATH="),
         ([*SWEEP, "--knob", f"workload.seed={list(range(300))}"], "600 combinations; allowed: up to 512"),
         (["frobnicate"], "frobnicate"),
         (["comapre", "--json"], 'did you mean "compare"'),

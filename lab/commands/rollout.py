@@ -103,6 +103,8 @@ def _status(routes: Any, options: argparse.Namespace) -> None:
             }
         )
         return
+    if names and routes.gateway() is None:
+        print("No gateway runs: nobody is served by these routes.")
     for name in names:
         print(_line(routes, name))
         canary = routes.by_name[name].canary

@@ -40,6 +40,9 @@ def run(options: argparse.Namespace) -> int:
     from lab.run.catalogue import single
     from lab.spec import Slo, parse_setting, set_paths
 
+    for knob in options.knob:
+        if "=" not in knob:
+            raise InputError(f"--knob {knob!r}: allowed is PATH=[LEVEL,LEVEL…], such as model.instances=[1,2]")
     knobs = dict(parse_setting(knob) for knob in options.knob)
     for path, levels in knobs.items():
         if not isinstance(levels, list) or len(levels) < 2:
