@@ -84,6 +84,14 @@ def test_a_track_that_is_none_is_told(full_home: Path) -> None:
     assert not app.exception and "track=bogus: there is none; allowed: workshop, interview" in words(app)
 
 
+@pytest.mark.pages
+@pytest.mark.parametrize(("page", "untold"), [("tail", "slowest requests spent"), ("sweep", "worth having:")])
+def test_what_was_found_is_hidden_on_pages_without_a_badge_too(full_home: Path, page: str, untold: str) -> None:
+    told, hidden = words(open_page(page)), words(open_page(page, hide="verdicts"))
+    assert untold in told and untold not in hidden
+    assert "hidden by this link" in hidden
+
+
 def test_hiding_stays_from_page_to_page_and_an_empty_one_ends_it(full_home: Path) -> None:
     app = open_page("batching", run=DONE, hide="verdicts")
     app.switch_page("pages/kv_cache.py").run()

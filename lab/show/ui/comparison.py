@@ -111,7 +111,7 @@ def _happened(topic: Topic, folder: RunFolder, document: dict[str, Any]) -> Seen
     judge = folder.document["experiment"]["judge"]
     grid = Grid.of(document, judge["factor"], judge["baseline"])
     if guide.hides("verdicts"):
-        st.caption("What was found is hidden by this link (hide=verdicts): read the charts, and say it yourself.")
+        st.caption(guide.UNTOLD)
     else:
         _headline(document)
     if not grid.levels:

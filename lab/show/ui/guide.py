@@ -20,6 +20,7 @@ from lab.show.tracks import HIDEABLE, Halt, Track
 TRACK, HIDE, STEP = "track", "hide", "step"
 BEGAN = "track_began"
 CLOCK_S = 30.0
+UNTOLD = "What was found is hidden by this link (hide=verdicts): read the charts, and say it yourself."
 PAGES = [path.stem for path in (Path(__file__).parents[3] / "pages").glob("*.py")]
 
 
@@ -40,6 +41,16 @@ def read_link() -> None:
 def hides(what: str) -> bool:
     """Whether the link hides "answers", "verdicts", "settings" or a page."""
     return what in st.session_state.get("hidden", frozenset())
+
+
+def finding(head: str, rest: str = "") -> None:
+    """What was found, as a headline and what follows it; where the link hides verdicts, a word in its place."""
+    if hides("verdicts"):
+        st.caption(UNTOLD)
+        return
+    st.markdown(f"#### {head}")
+    if rest:
+        st.markdown(rest)
 
 
 def visibility(page: str) -> Literal["visible", "hidden"]:

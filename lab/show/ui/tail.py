@@ -15,7 +15,7 @@ from lab.measure.words import format_seconds
 from lab.run import traced
 from lab.run.folder import RunFolder
 from lab.show.charts import tail
-from lab.show.ui import cassettes, chart, reads, runs
+from lab.show.ui import cassettes, chart, guide, reads, runs
 
 COUNT, ROWS = 20, 6
 WHERE = {
@@ -46,7 +46,7 @@ def show() -> None:
     slow = trace.slowest(found, COUNT)
     longest = Counter(max(one.parts_s, key=lambda part: one.parts_s[part]) for one in slow)
     (part, count), *_ = longest.most_common(1)
-    st.markdown(f"#### {count} of the {len(slow)} slowest requests spent most of their time in {WHERE[part]}.")
+    guide.finding(f"{count} of the {len(slow)} slowest requests spent most of their time in {WHERE[part]}.")
     _parts(found)
     chart.show(tail.waterfall(found, _clicked(slow)), key="t_waterfall")
     _instead(RunFolder.open(run_id), found)

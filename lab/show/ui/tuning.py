@@ -13,7 +13,7 @@ from lab.measure.words import format_metric, format_rate, level_label, metric_la
 from lab.run.folder import RunFolder
 from lab.run.lock import who_measures
 from lab.show.charts import together, tuning
-from lab.show.ui import chart, reads, runs
+from lab.show.ui import chart, guide, reads, runs
 from lab.show.ui.cards import Card, cards
 from lab.show.ui.words import why_ended
 from lab.spec import Slo, parse
@@ -50,7 +50,7 @@ def result(folder: RunFolder) -> None:
 
 def _search(folder: RunFolder, found: dict[str, Any]) -> None:
     slo = parse(Slo, folder.document["experiment"]["slo"])
-    st.markdown(f"#### {found['text']}")
+    guide.finding(found["text"])
     best = [p for p in found["probes"] if p["rate_rps"] == found["highest_rps"] and p["result"] == "met"]
     p99 = best[-1]["latency_p99_s"] if best else None
     cards(
@@ -68,8 +68,7 @@ def _search(folder: RunFolder, found: dict[str, Any]) -> None:
 
 def _sweep(found: dict[str, Any]) -> None:
     head, _, rest = found["text"].partition(". ")
-    st.markdown(f"#### {head.rstrip('.')}.")
-    st.markdown(rest)
+    guide.finding(f"{head.rstrip('.')}.", rest)
     chart.show(tuning.frontier(found), key="p_frontier")
     left, right = st.columns(2, gap="large")
     with left:
@@ -99,8 +98,7 @@ def _factorial(found: dict[str, Any]) -> None:
     head, _, rest = (found["text"] or "Not every combination was measured, so there are no effects to tell.").partition(
         ". "
     )
-    st.markdown(f"#### {head.rstrip('.')}.")
-    st.markdown(rest)
+    guide.finding(f"{head.rstrip('.')}.", rest)
     if not found["figures"]:
         return
     labels = [metric_label(figure["metric"]) for figure in found["figures"]]
