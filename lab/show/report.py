@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -152,20 +152,45 @@ def _method(experiment: Mapping[str, Any], slo: Slo, folder: RunFolder) -> list[
 
 
 def _declared(experiment: Mapping[str, Any]) -> Table:
-    """The fields that were set, and what was varied."""
+    """The fields that were set, and what was varied; what a factor overrules is not said as if it were constant."""
+    factors = experiment["factors"]
+    overruled = set(factors)
+    for path, found in factors.items():
+        overruled |= {f"{path}.{name}" for level in found if isinstance(level, dict) for name in level}
     family = experiment["model"]["family"]
     unused = [] if family == "llm" else [*LLM_FIELDS, "prompt_tokens", "output_tokens", "stream"]
     unused += [] if family == "sleeper" else ["sleep_s"]
-    rows = {
-        f"{part}.{name}": value
-        for part in ("model", "workload")
-        for name, value in experiment[part].items()
-        if value not in (None, []) and f"{part}.{name}" not in experiment["factors"] and name not in unused
-    }
-    varied = {path: "; ".join(level_label(path, v) for v in found) for path, found in experiment["factors"].items()}
-    told = {**{f"{path} (varied)": words for path, words in varied.items()}, **rows}
-    written = [value if isinstance(value, str) else json.dumps(value) for value in told.values()]
-    return Table({"field": list(told), "value": written})
+    told = {f"{path} (varied)": "; ".join(level_label(path, v) for v in found) for path, found in factors.items()}
+    for part in ("model", "workload"):
+        for name, value in experiment[part].items():
+            if name not in unused:
+                told |= _fields(f"{part}.{name}", value, overruled)
+    return Table({"field": list(told), "value": list(told.values())})
+
+
+def _fields(path: str, value: Any, overruled: Container[str]) -> dict[str, str]:
+    """A row for each field that is set, of an object for each of its own, under the path by which `--set` knows it."""
+    if value in (None, [], {}) or path in overruled:
+        return {}
+    if isinstance(value, dict):
+        rows: dict[str, str] = {}
+        for name, inner in value.items():
+            rows |= _fields(f"{path}.{name}", inner, overruled)
+        return rows
+    return {path: _value(value)}
+
+
+def _value(value: Any) -> str:
+    match value:
+        case dict():
+            return ", ".join(f"{name} {_value(inner)}" for name, inner in value.items() if inner not in (None, [], {}))
+        case list():
+            apart = "; " if any(isinstance(inner, dict | list) for inner in value) else ", "
+            return apart.join(_value(inner) for inner in value)
+        case str():
+            return value
+        case _:
+            return json.dumps(value)
 
 
 def _figures(document: Mapping[str, Any]) -> Table:

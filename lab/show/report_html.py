@@ -29,9 +29,13 @@ h3 { font-size: 1rem; margin: 1.6rem 0 0.2rem; }
 .quiet, caption, summary { color: var(--muted); font-size: 0.9rem; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 0.85rem; font-variant-numeric: tabular-nums; }
-.wide td, .wide th { white-space: nowrap; font-size: 0.78rem; padding-right: 0.7rem; }
 th, td { text-align: left; padding: 0.25rem 0.9rem 0.25rem 0; border-bottom: 1px solid var(--grid);
   vertical-align: top; overflow-wrap: anywhere; max-width: 30rem; }
+.wide :is(td, th) { white-space: nowrap; overflow-wrap: normal; font-size: 0.75rem; padding-right: 0.5rem;
+  vertical-align: bottom; }
+.wide :is(th, td:first-child) { white-space: normal; } .wide td:first-child { min-width: 7rem; }
+@media (max-width: 58rem) { .wide td { white-space: normal; } }
+@media print { .wide td { white-space: normal; } .scroll { overflow: visible; } }
 pre { background: var(--shade); padding: 0.7rem; white-space: pre-wrap; overflow-wrap: anywhere; }
 svg { width: 100%%; height: auto; font-family: inherit; }
 svg .halo { paint-order: stroke; stroke: var(--surface); stroke-width: 3px; }

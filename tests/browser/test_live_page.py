@@ -136,3 +136,14 @@ def test_a_change_is_typed_undisturbed_applied_and_its_moment_marked(
     page.wait_for_function(f"() => {RECORDER}?.panels.marks.length === 1")
     page.reload()
     expect(page.get_by_role("spinbutton", name="Rate, requests a second")).to_have_value("150")
+
+
+def test_no_label_of_a_switch_is_cut_off(page: Page, dashboard: Dashboard, feeder: Feeder) -> None:
+    open_live(page, dashboard, feeder.run_id)
+    switches = page.locator("[data-testid='stCheckbox']")
+    expect(switches.first).to_be_visible()
+    for switch in switches.all():
+        cut = (
+            """(all) => all.some((e) => getComputedStyle(e).overflowX !== "visible" && e.scrollWidth > e.clientWidth)"""
+        )
+        assert not switch.locator("[data-testid='stWidgetLabel'] *").evaluate_all(cut), switch.inner_text()

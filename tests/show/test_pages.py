@@ -75,6 +75,14 @@ def test_the_load_generators_ceiling_stands_on_every_page(page: str, empty_home:
     assert "client ≤ 9,234 req/s" in words(open_page(page))
 
 
+def test_the_status_line_says_whether_triton_runs_and_counts_no_models(
+    empty_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "no Triton" in words(open_page("start"))
+    monkeypatch.setattr(reads, "server", lambda: True)
+    assert "Triton runs" in words(open_page("start"))
+
+
 @pytest.mark.parametrize("page", ["batching", "live"])
 @pytest.mark.parametrize("run", ["does-not-exist", "../../etc/passwd", ""])
 def test_a_run_that_is_not_there_is_told_in_one_line(page: str, run: str, full_home: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 from lab.__main__ import main
 from lab.run import prices
 from lab.run.sides import Name
-from lab.show.report import Report, report
+from lab.show import report as report_module
+from lab.show.report import Report, Table, report
 from lab.show.report_html import to_html
 from lab.show.report_markdown import to_markdown
 from tests.show.conftest import DONE, FAILED, KV_CACHE, LLM_LOAD, QUANTIZATION, STOPPED
@@ -58,6 +59,25 @@ def test_it_needs_nothing_from_outside_and_runs_nothing(full_home: Path) -> None
     assert not [name for _, attributes in tags for name in attributes if name.startswith("on")]
     assert not re.findall(r"(?:src|href)=|url\(|@import", html)
     assert "default-src 'none'" in html
+
+
+@pytest.mark.parametrize("run", [DONE, KV_CACHE, QUANTIZATION])
+def test_the_method_says_each_field_once_and_in_words(run: str, full_home: Path) -> None:
+    declared = made(run).sections[0].blocks[-1]
+    assert isinstance(declared, Table)
+    told = dict(zip(declared.columns["field"], declared.columns["value"], strict=True))
+    assert not [words for words in told.values() if re.search(r"[{}\[\]]", words)]
+    varied = {field.removesuffix(" (varied)") for field in told if field.endswith(" (varied)")}
+    assert varied and not varied & set(told)
+    assert told["workload.arrival.kind"] in ("poisson", "closed")
+
+
+def test_fields_of_fields_are_rows_of_their_own() -> None:
+    steps = {"kind": "steps", "rates_rps": [5.0, 0], "at": None, "phases": [{"rate_rps": 2.0, "none": None}, [1, 2]]}
+    assert report_module._fields("workload.arrival", steps, {"workload.arrival.kind"}) == {
+        "workload.arrival.rates_rps": "5.0, 0",
+        "workload.arrival.phases": "rate_rps 2.0; 1, 2",
+    }
 
 
 def test_hostile_words_of_a_run_stay_words(full_home: Path) -> None:

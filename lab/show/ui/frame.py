@@ -8,7 +8,6 @@ from pathlib import Path
 import streamlit as st
 from streamlit.runtime.pages_manager import PagesManager
 
-from lab.measure.words import plural
 from lab.run.folder import RUN_ID
 from lab.show import feed
 from lab.show.ui import guide, reads, recording
@@ -61,7 +60,7 @@ def _state_of_the_lab(known: list[str]) -> None:
         going = reads.active_runs()
     if [line.run_id for line in going] != known:
         st.rerun()  # a run began or ended: buttons and lists of the page depend on it
-    alive, models = reads.server()
+    alive = reads.server()
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         if going:
             st.markdown(badge("queued" if going[0].state == "queued" else "running"), width="content")
@@ -70,8 +69,9 @@ def _state_of_the_lab(known: list[str]) -> None:
                 st.markdown(f":gray-badge[:material/hourglass_empty: {len(going) - 1} waiting]", width="content")
         else:
             st.markdown(":gray-badge[:material/bedtime: no run]", width="content")
-        triton = f"Triton serves {plural(len(models), 'model')}" if alive else "no Triton"
-        st.markdown(f":{'green' if alive else 'orange'}-badge[:material/dns: {triton}]", width="content")
+        # Which models it serves only Triton itself knows; the System page asks it.
+        triton = "green-badge[:material/dns: Triton runs]" if alive else "orange-badge[:material/dns: no Triton]"
+        st.markdown(f":{triton}", width="content")
         st.markdown(f":gray-badge[:material/memory: {reads.gpu()}]", width="content")
         st.markdown(f":gray-badge[:material/speed: {reads.ceiling()}]", width="content")
     recording.watch(token, _forget, key="strip_watch")

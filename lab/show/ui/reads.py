@@ -194,10 +194,9 @@ def look(folder: RunFolder) -> LiveView:
 
 
 @st.cache_data(ttl=2.0, show_spinner=False)
-def server() -> tuple[bool, tuple[str, ...]]:
-    """(whether the managed Triton lives, the models it was told to load)."""
-    found = record.read()
-    return (False, ()) if found is None else (True, tuple(found.models))
+def server() -> bool:
+    """Whether the managed Triton lives."""
+    return record.read() is not None
 
 
 @st.cache_resource(show_spinner=False)
