@@ -143,7 +143,5 @@ def test_no_label_of_a_switch_is_cut_off(page: Page, dashboard: Dashboard, feede
     switches = page.locator("[data-testid='stCheckbox']")
     expect(switches.first).to_be_visible()
     for switch in switches.all():
-        cut = (
-            """(all) => all.some((e) => getComputedStyle(e).overflowX !== "visible" && e.scrollWidth > e.clientWidth)"""
-        )
+        cut = "(all) => all.some((e) => getComputedStyle(e).overflowX != 'visible' && e.scrollWidth > e.clientWidth)"
         assert not switch.locator("[data-testid='stWidgetLabel'] *").evaluate_all(cut), switch.inner_text()
