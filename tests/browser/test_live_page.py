@@ -125,6 +125,7 @@ def test_a_change_is_typed_undisturbed_applied_and_its_moment_marked(
     page: Page, dashboard: Dashboard, feeder: Feeder
 ) -> None:
     open_live(page, dashboard, feeder.run_id)
+    no_switch_is_cut_off(page)
     rate = page.get_by_role("spinbutton", name="Rate, requests a second")
     rate.fill("12")
     after_ticks(page, 2)
@@ -138,10 +139,11 @@ def test_a_change_is_typed_undisturbed_applied_and_its_moment_marked(
     expect(page.get_by_role("spinbutton", name="Rate, requests a second")).to_have_value("150")
 
 
-def test_no_label_of_a_switch_is_cut_off(page: Page, dashboard: Dashboard, feeder: Feeder) -> None:
-    open_live(page, dashboard, feeder.run_id)
+def no_switch_is_cut_off(page: Page) -> None:
     switches = page.locator("[data-testid='stCheckbox']")
     expect(switches.first).to_be_visible()
     for switch in switches.all():
-        cut = "(all) => all.some((e) => getComputedStyle(e).overflowX != 'visible' && e.scrollWidth > e.clientWidth)"
+        cut = (
+            """(all) => all.some((e) => getComputedStyle(e).overflowX !== "visible" && e.scrollWidth > e.clientWidth)"""
+        )
         assert not switch.locator("[data-testid='stWidgetLabel'] *").evaluate_all(cut), switch.inner_text()
