@@ -18,7 +18,7 @@ from lab.measure.fields import EngineFields
 from lab.measure.objective import good as in_time
 from lab.measure.pace import Mask
 from lab.measure.percentile import Numbers, interval, needed, ordered_at, percentile_of_sorted
-from lab.measure.records import CANCELLED, OK, OUTCOMES, Int64s, Requests, Window
+from lab.measure.records import OK, OUTCOMES, Int64s, Requests, Window
 from lab.measure.server import ServerDelta
 from lab.measure.words import format_count, format_seconds
 from lab.spec import Slo
@@ -78,8 +78,7 @@ def outcomes(figures: Figures, requests: Requests, window: Window, *, planned: i
     never_sent = len(requests) - sent
     dropped = None if live else never_sent if planned is None else max(planned - sent, never_sent)
     figures.set("dropped", dropped, "known once the run is over")
-    stopped = was_sent & (requests.outcome == CANCELLED)  # given up by who stopped the run: that is no server's failure
-    due = inside(requests.due_ns, window) & ~stopped
+    due = inside(requests.due_ns, window) & ~requests.given_up
     failed = due & (requests.outcome != OK)
     total, bad = int(due.sum()), int(failed.sum())
     figures.set("error_fraction", bad / total if total else None, "no request that was due in the window has ended")

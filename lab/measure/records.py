@@ -139,6 +139,12 @@ class Requests:
     def __len__(self) -> int:
         return len(self.due_ns)
 
+    @property
+    def given_up(self) -> npt.NDArray[np.bool_]:
+        """Under way when the run was stopped: whoever stopped it gave them up, so they are no server's failures."""
+        given_up: npt.NDArray[np.bool_] = (self.sent_ns >= 0) & (self.outcome == CANCELLED)
+        return given_up
+
     @classmethod
     def from_table(cls, table: pa.Table, block: int | None = None) -> Requests:
         """The rows of `block` (all rows when None) of a table with the REQUESTS schema."""

@@ -18,7 +18,7 @@ import numpy as np
 from lab.errors import InputError
 from lab.measure.objective import good
 from lab.measure.pace import Floats, Mask, arrivals, gaps, pace
-from lab.measure.records import CANCELLED, OK, Int64s, Requests
+from lab.measure.records import OK, Int64s, Requests
 from lab.spec import Slo
 
 Sample = tuple[Int64s, Floats]
@@ -119,7 +119,7 @@ def _counts_tokens(requests: Requests) -> bool:
 
 
 def _failed(requests: Requests) -> Sample:
-    kept = ~((requests.outcome == CANCELLED) & (requests.sent_ns >= 0))  # given up by who stopped the run
+    kept = ~requests.given_up
     return requests.done_ns[kept], (requests.outcome[kept] != OK).astype(np.float64)
 
 
