@@ -90,7 +90,7 @@ def served(peer: Path, folder: Path) -> Iterator[str]:
     """The URL of a TorchServe of our own, which serves `folder` by HANDLER."""
     (port, *_), _ = pick(count=3)  # its management and metrics take the next two
     ours = {"PYTHONPATH": sysconfig.get_path("purelib"), "LAB_WEIGHTS": str(folder), "TORCHSERVE_PORT": str(port)}
-    with tempfile.TemporaryDirectory() as store:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as store:  # its workers log until they are gone
         environment = {**os.environ, **ours, "LOG_LOCATION": store, "METRICS_LOCATION": store}
         archive = ["--archiver", "--model-name", ARCHIVE, "--version", "1", "--handler", str(HANDLER)]
         subprocess.run([str(peer), *archive, "--export-path", store], env=environment, check=True, stdout=sys.stderr)

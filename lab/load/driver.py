@@ -265,6 +265,7 @@ class ClosedLoop(Driver):
     def __init__(self, *, users: int, think_s: float = 0.0, **share: Any) -> None:
         super().__init__(**share)
         self._users = users
+        self._begun = False
         self._present = 0  # users who wait or think; above `users` until those too many have had their answer
         self._think_ns = round(think_s * 1e9)
         self._ready_ns: deque[int] = deque()  # when the thinking users will be ready, soonest first
@@ -298,6 +299,9 @@ class ClosedLoop(Driver):
 
     def _on_time(self) -> None:
         at_ns = now()
+        if not self._begun and at_ns < self._end_ns:
+            self._begun = True
+            self._fill(self._start_ns)
         while self._ready_ns and self._ready_ns[0] <= at_ns:
             ready_ns = self._ready_ns.popleft()
             if self._present > self._users:
@@ -305,7 +309,6 @@ class ClosedLoop(Driver):
             else:
                 self._ask(ready_ns)
         if at_ns < self._end_ns:
-            self._fill(self._start_ns)  # the first users; later everybody is here already
             self._pacer.set(self._ready_ns[0] if self._ready_ns else self._end_ns)
         else:
             self._finish_when_empty()

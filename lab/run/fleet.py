@@ -21,7 +21,7 @@ from lab.load.generator import Progress
 from lab.load.payload import requests_for
 from lab.run.conversation import stream
 from lab.run.equality import ask, infer
-from lab.run.fleet_bench import ROOM_FRACTION, FleetBench, members
+from lab.run.fleet_bench import FleetBench, members, room_for
 from lab.run.folder import RunFolder
 from lab.run.gate import Gate, Limits
 from lab.run.interference import pairs
@@ -72,7 +72,7 @@ def measure(
             if fleet.pair_s and not stop():  # while all that were loaded are there
                 on_tick("running", "two models at a time", 0.0)
                 pairs(experiment, bench, filled, stop, report)
-            budget = fleet.budget_bytes or _room_for(gate, filled[: fleet.fit])
+            budget = fleet.budget_bytes or room_for(_together(gate, filled), fleet.fit)
             report(f"a budget of {budget / MIB:.0f} MiB")
             gate.set_budget(budget)
             folder.event("fleet", budget_bytes=budget, stated=fleet.budget_bytes is not None, filled=len(filled))
@@ -117,6 +117,8 @@ def fill(
             limit = "budget" if budget <= free else "machine's free memory"
             text = f"{name} would make it {predicted / MIB:.0f} MiB; the {limit} is {min(budget, free) / MIB:.0f} MiB"
             folder.event("full", model=name, predicted_bytes=predicted, text=text)
+            if not loaded:
+                raise RunError(text)
             report(text)
             break
         began = time.perf_counter()
@@ -184,11 +186,12 @@ def _plan(gate: Gate) -> dict[str, int]:
     names = list(gate.shelf.specs)
     if not all(map(gate.shelf.is_known, names)):
         return {}
-    return {name: gate.shelf.size_bytes(names[: n + 1]) for n, name in enumerate(names)}
+    return dict(zip(names, _together(gate, names), strict=True))
 
 
-def _room_for(gate: Gate, names: list[str]) -> int:
-    return round(gate.shelf.size_bytes(names) * (1 + ROOM_FRACTION))
+def _together(gate: Gate, names: Sequence[str]) -> list[int]:
+    """Bytes that the models take up to each."""
+    return [gate.shelf.size_bytes(names[: n + 1]) for n in range(len(names))]
 
 
 def _begin_loaded(gate: Gate, names: list[str]) -> None:

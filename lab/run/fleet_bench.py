@@ -11,9 +11,6 @@ from lab.run.plan import Block
 from lab.serve import weights
 from lab.spec import Experiment, ModelSpec, set_paths
 
-ROOM_FRACTION = 0.01
-"""A budget is that much more than the first `fit` models take: their heaps breathe."""
-
 
 def members(experiment: Experiment, count: int) -> list[ModelSpec]:
     """The first `count` models of the fleet, most popular first: digits_1, embedder_2, digits_3, …"""
@@ -21,6 +18,14 @@ def members(experiment: Experiment, count: int) -> list[ModelSpec]:
     kinds = [experiment.model, *experiment.fleet.others]
     chosen = [(number, kinds[(number - 1) % len(kinds)]) for number in range(1, count + 1)]
     return [set_paths(spec, [("name", f"{spec.name}_{number}"), ("family", spec.family)]) for number, spec in chosen]
+
+
+def room_for(together_bytes: Sequence[int], fit: int) -> int:
+    """A budget in bytes that holds the first `fit` models and no more, where the first n + 1 take
+    `together_bytes[n]`: half way to the next, as heaps grow by some MiB under load; twice those if there is no next."""
+    fits = together_bytes[:fit][-1]
+    more = together_bytes[fit] if len(together_bytes) > fit else 3 * fits
+    return (fits + more) // 2
 
 
 def shares(models: Sequence[ModelSpec], zipf_exponent: float) -> tuple[tuple[ModelSpec, float], ...]:

@@ -9,7 +9,7 @@ import streamlit as st
 from lab.measure import fleet_words, tenancy
 from lab.measure.words import join
 from lab.run import fit, footprints
-from lab.run.fleet_bench import ROOM_FRACTION, members
+from lab.run.fleet_bench import members, room_for
 from lab.run.folder import RunFolder
 from lab.run.plan import settle
 from lab.serve import installation, repository
@@ -144,9 +144,9 @@ def plan_of(experiment: Experiment, settings: list[str]) -> Chart:
     asked = settle(experiment, [parse_setting(setting) for setting in settings], quick=False)
     models = members(asked, max(cell.workload.models for cell in asked.cells()))
     predicted = [footprints.predicted_bytes(models[: n + 1]) for n in range(len(models))]
-    budget, first = _fleet(asked).budget_bytes, predicted[: _fleet(asked).fit][-1]
-    if budget is None and first is not None:  # what the run will take for one
-        budget = round(first * (1 + ROOM_FRACTION))
+    budget, known = _fleet(asked).budget_bytes, [size for size in predicted if size is not None]
+    if budget is None and len(known) == len(predicted):  # what the run will take for one
+        budget = room_for(known, _fleet(asked).fit)
     return fleet_memory.plan([model.name for model in models], predicted, budget)
 
 
