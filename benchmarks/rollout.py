@@ -40,6 +40,7 @@ STORIES = {
     "a v2 with 5 points less quality": Story(worse=0.05),
 }
 CANARY_S = 75
+SWITCHED_RPS, STREAMS = 200, 8
 
 
 def measure() -> list[Row]:
@@ -103,8 +104,9 @@ def _touched(found: list[Ending]) -> str:
 # --- rehearsed --------------------------------------------------------------------------------------------------------
 
 
-def rehearsed(experiment: str, *settings: str) -> list[rehearsal.Block]:
-    """The blocks of a run of that experiment, which stops the benchmark when it fails."""
+def rehearsed(experiment: str, *settings: str) -> tuple[list[rehearsal.Block], str]:
+    """The blocks of a run of that experiment, and whether its users fell behind, in words; it stops the benchmark when
+    it fails."""
     command = [sys.executable, "-m", "lab", "run", experiment, "--json", *(f"--set={setting}" for setting in settings)]
     done = subprocess.run(command, cwd=gateway_rows.PROJECT, stdout=subprocess.PIPE, text=True)
     if done.returncode:
@@ -112,13 +114,14 @@ def rehearsed(experiment: str, *settings: str) -> list[rehearsal.Block]:
     document: dict[str, Any] = json.loads(done.stdout)
     say(document["verdict"]["text"])
     blocks: list[rehearsal.Block] = document["rehearsal"]["blocks"]
-    return blocks
+    behind = [problem["text"] for problem in document["problems"] if problem["code"] == "client_limited"]
+    return blocks, "; ".join(behind)
 
 
 def switch() -> list[Row]:
     """Switch and way back under 200 req/s of predictions and 8 open streams, three times: each request is accounted
     for."""
-    blocks = rehearsed("blue_green")
+    blocks, behind = rehearsed("blue_green", f"workload.arrival.rate_rps={SWITCHED_RPS}", f"rollout.streams={STREAMS}")
 
     def total(key: str) -> int:
         return sum(int(block[key]) for block in blocks)
@@ -128,9 +131,12 @@ def switch() -> list[Row]:
     by_version = Counter[str]()
     for block in blocks:
         by_version.update(block["by_version"])
-    note = f"{streams} streams among them; {dict(by_version)}"
+    note = f"{streams} streams among them; {dict(by_version)}{f'; {behind}' if behind else ''}"
+    load = f"{SWITCHED_RPS} req/s and {STREAMS} streams"
     return [
-        Row("switch and back under 200 req/s and 8 streams: lost", total("lost"), "", "<= 0", count, note),
+        Row(f"switch and back under {load}: lost", total("lost"), "", "<= 0", count, note),
+        Row("… told to come again, and not served", total("refused"), "", "<= 0", count),
+        Row("… that the gateway took more or less than were sent", abs(total("entered") - count), "", "<= 0", count),
         Row("… answered twice", total("twice"), "", "<= 0", count),
         Row("… predictions made more or less than asked, by Triton's count",
             abs(total("executed") - total("predictions")), "", "<= 0", total("predictions")),
@@ -148,12 +154,13 @@ def canary() -> list[Row]:
     """Version 2 in another format or with a planted fault, at 200 req/s whose answers are scored: 5 %, 25 %, all. What
     the guard had decided after CANARY_S at most, and what version 2 had had by then."""
     rows = []
-    for block in rehearsed("canary", "rollout.steps=[0.05,0.25,1]", f"workload.duration_s={CANARY_S + 5}"):
+    blocks, behind = rehearsed("canary", "rollout.steps=[0.05,0.25,1]", f"workload.duration_s={CANARY_S + 5}")
+    for block in blocks:
         name, back = rehearsal.name(block), float(block["decision"] == "rolled_back")
         goal = "<= 0" if rehearsal.RIGHT[block["challenger"]] == "promoted" else ">= 1"
         note = f"{rehearsal.DECISIONS[block['decision']]} after {block['seconds']:.0f} s: {block['text']}"
         rows.append(Row(f"canary: {name}, rolled back", back, "", goal, 1, note))
-        harmed = f"{block['failed']} failed, {block['wrong']} wrong"
+        harmed = f"{block['failed']} failed, {block['wrong']} wrong{f'; {behind}' if behind else ''}"
         rows.append(Row("… requests that it had had", block["touched"], "", None, block["requests"], harmed))
     return rows
 

@@ -14,6 +14,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget", metavar="SIZE", help="memory for all models, such as 500MiB; loaded when asked for")
     parser.add_argument("--max-in-flight", type=int, default=256, metavar="N", help="of one replica; more are refused")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help="the longest answer")
+    parser.add_argument(
+        "--drain", type=int, default=30, metavar="SECONDS", help="for answers under way when it is asked to stop"
+    )
     parser.add_argument("--body-limit", default="4MiB", metavar="SIZE", help="of one request")
     parser.add_argument(
         "--routes", metavar="FOLDER", help="of a gateway of its own: routes.json there is served as it stands"
@@ -32,6 +35,8 @@ def run(options: argparse.Namespace) -> int:
         raise InputError(f"--max-in-flight {options.max_in_flight}: allowed: a whole number from 1")
     if not 0 < options.timeout < float("inf"):
         raise InputError(f"--timeout {options.timeout:g}: allowed: seconds above 0")
+    if options.drain < 0:
+        raise InputError(f"--drain {options.drain}: allowed: whole seconds from 0")
     models = [parse(ModelSpec, {"name": name}) for name in dict.fromkeys(options.model)]
     if options.set and len(models) != 1:
         raise InputError(f"--set with {len(models)} models; allowed: exactly one --model")
@@ -44,5 +49,5 @@ def run(options: argparse.Namespace) -> int:
     )
     budget = None if options.budget is None else parse_size(options.budget)
     folder = None if options.routes is None else Path(options.routes).absolute()
-    serve(Wishes(models, options.url, options.host, options.port, budget, folder, settings))
+    serve(Wishes(models, options.url, options.host, options.port, budget, folder, options.drain, settings))
     return 0

@@ -7,8 +7,9 @@
     GET  /v1/models  /v1/models/{model}  /healthz  /healthz/{model}  /metrics  /routes
 
 Of a request: X-Request-Id (made here unless given), X-Sticky-Key or `user` (the same version each time),
-X-Model-Version (that one), X-Request-Timeout (seconds). Of an answer: X-Request-Id, X-Model-Version. Routes are read
-only here: they are changed where they stand (lab/track/rollout.py), never over HTTP.
+X-Model-Version (that one), X-Request-Timeout (seconds). Of an answer: X-Request-Id, and X-Model-Version where a version
+was asked. Other headers go no further, a client's key among them. Routes are read only here: they are changed where
+they stand (lab/track/rollout.py), never over HTTP.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from lab.gateway import bodies
-from lab.gateway.asking import over_http, whole_body
+from lab.gateway.asking import named, over_http, whole_body
 from lab.gateway.core import Gateway
 from lab.gateway.edge import Edge
 from lab.gateway.health import health
@@ -107,15 +108,16 @@ def make_app(gateway: Gateway, edge: Edge) -> Front:
     async def routes() -> Any:
         return gateway.told()
 
-    return Front(app, posts, predict)
+    return Front(app, posts, predict, gateway)
 
 
 class Front:
     """The paths that are asked most go straight to who answers them: FastAPI's search for the route and its layers
-    around it would take longer than all that is done here. Everything else, and every other method, is FastAPI's."""
+    around it would take longer than all that is done here. Everything else, and every other method, is FastAPI's.
+    What was answered here is counted by path and status, also what never came as far as a version."""
 
-    def __init__(self, rest: FastAPI, posts: Mapping[str, Answers], predict: Answers) -> None:
-        self._rest, self._posts, self._predict = rest, posts, predict
+    def __init__(self, rest: FastAPI, posts: Mapping[str, Answers], predict: Answers, gateway: Gateway) -> None:
+        self._rest, self._posts, self._predict, self._gateway = rest, posts, predict, gateway
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answers = self._answers(scope) if scope["type"] == "http" and scope["method"] == "POST" else None
@@ -123,14 +125,20 @@ class Front:
             await self._rest(scope, receive, send)
             return
         request = Request(scope, receive)
+        fault: Exception | None = None
         try:
             response = await answers(request)
         except Refusal as refusal:
             response = await _refused(request, refusal)
-        except Exception as error:
-            await (await _broken(request, error))(scope, receive, send)
-            raise  # to the server's log
-        await response(scope, receive, send)
+        except Exception as error:  # noqa: BLE001  raised below
+            fault, response = error, await _broken(request, error)
+        try:
+            await response(scope, receive, send)
+        finally:
+            path = PREDICT.rstrip("/") if answers is self._predict else scope["path"]
+            self._gateway.metrics.responses.add((path, str(response.status_code)))
+        if fault is not None:
+            raise fault  # to the server's log
 
     def _answers(self, scope: Scope) -> Answers | None:
         path: str = scope["path"]
@@ -150,7 +158,8 @@ def _health(found: dict[str, Any]) -> Response:
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refusal)  # noqa: S101  what it is registered for
-    return JSONResponse(error.body, status_code=error.status, headers=error.headers())
+    headers = {**error.headers(), "X-Request-Id": named(request.headers.get)}
+    return JSONResponse(error.body, status_code=error.status, headers=headers)
 
 
 async def _not_here(request: Request, error: Exception) -> Response:

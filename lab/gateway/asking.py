@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import re
@@ -17,7 +18,8 @@ from lab.gateway.core import Gateway
 from lab.gateway.passage import Passage
 from lab.gateway.refusals import Refusal, gone, wrong
 
-READ_ON = 8
+READ_ON, BODY_S = 8, 60.0
+"""Times of the limit that a body which is too long is read on, and how long one may take to come."""
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 
 
@@ -44,16 +46,21 @@ def understood(
         raise wrong(f"model {said}", "model", code="missing" if name is None else "wrong_type")
     user = body.get("user")
     key = header("x-sticky-key") or (user if isinstance(user, str) else None)
-    given = header("x-request-id")
-    if given is not None and not REQUEST_ID.fullmatch(given):
+    if not REQUEST_ID.fullmatch(header("x-request-id") or "none"):
         raise wrong("X-Request-Id: allowed: 1 to 100 letters, digits and ._:-", "X-Request-Id")
-    request_id = given or secrets.token_hex(12)
+    request_id = named(header)
     timeout_s, version = _seconds(header("x-request-timeout")), header("x-model-version")
 
     def enter() -> Passage:
         return gateway.enter(name, key=key, asked=version, timeout_s=timeout_s, request_id=request_id)
 
     return Asked(body, enter)
+
+
+def named(header: Callable[[str], str | None]) -> str:
+    """The request's id: the client's own, if it is one, or a new one."""
+    given = header("x-request-id")
+    return given if given and REQUEST_ID.fullmatch(given) else secrets.token_hex(12)
 
 
 def _seconds(given: str | None) -> float:
@@ -70,20 +77,24 @@ def _seconds(given: str | None) -> float:
 
 async def whole_body(request: Request, limit_bytes: int) -> bytes:
     """The whole body. Refusal for one that is longer than the limit: it is read on, to nowhere, since a client that is
-    cut off while it sends does not read the answer; up to a size that nobody sends by mistake."""
+    cut off while it sends does not read the answer; up to a size that nobody sends by mistake. And for one that does
+    not come within BODY_S."""
     parts, size = [], 0
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > READ_ON * limit_bytes:
         raise _too_long(limit_bytes)
     try:
-        async for part in request.stream():
-            size += len(part)
-            if size > READ_ON * limit_bytes:
-                break
-            if size <= limit_bytes:
-                parts.append(part)
+        async with asyncio.timeout(BODY_S):
+            async for part in request.stream():
+                size += len(part)
+                if size > READ_ON * limit_bytes:
+                    break
+                if size <= limit_bytes:
+                    parts.append(part)
     except ClientDisconnect:
         raise gone() from None
+    except TimeoutError:
+        raise wrong(f"the body did not come within {BODY_S:g} s", code="slow_body", status=408) from None
     if size > limit_bytes:
         raise _too_long(limit_bytes)
     return b"".join(parts)

@@ -12,23 +12,23 @@ way and are counted apart. Knows nothing of HTTP.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from lab.errors import FolderError, InputError
+from lab.errors import InputError, LabError
 from lab.gateway.metrics import Metrics
 from lab.gateway.openai import OpenAIUpstream
 from lab.gateway.passage import Passage
 from lab.gateway.refusals import Refusal, of_residency, wrong
 from lab.gateway.shadows import Shadows
 from lab.gateway.triton import TritonUpstream
-from lab.measure.records import OK, OUTCOMES, REFUSED
+from lab.measure.records import CANCELLED, OK, OUTCOMES, REFUSED
 from lab.serve import record
 from lab.serve.eviction import Refused
 from lab.serve.residency import Residency
@@ -71,7 +71,7 @@ class Gateway:
         self._lab: str | None = None  # where the lab's own Triton listens now
         self._opening: dict[str, asyncio.Task[None]] = {}
         self._ended: dict[str, list[Ended]] = {}
-        self._remembered: OrderedDict[str, tuple[str, str, float | None]] = OrderedDict()
+        self._remembered: OrderedDict[str, tuple[str, str, float | None, str | None]] = OrderedDict()
         self._shadows = Shadows(self)
         self._lab_told = record.path()  # looked at twenty times a second
         self._lab_seen: tuple[int, int] | None = None
@@ -132,14 +132,15 @@ class Gateway:
             version, share = choose(route, key, asked, self._dice)
         except InputError as error:
             raise wrong(str(error), "X-Model-Version", code="version_not_found", status=404) from None
-        return self._admit(route, version, share, request_id, min(timeout_s, self.settings.timeout_s))
+        user = None if share is None or key is None else hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
+        return self._admit(route, version, share, request_id, min(timeout_s, self.settings.timeout_s), user=user)
 
     async def hold(self, passage: Passage) -> None:
         """Wait until the model is loaded, where a budget decides that; it stays until the passage ends."""
         residency = self.residency
-        if residency is None or passage.replica.url != LAB:
-            return
         name = passage.replica.model
+        if residency is None or passage.replica.url != LAB or name not in residency.places():
+            return  # one that was deployed beside them is not the budget's
         if not residency.hit(name):
             try:
                 async with asyncio.timeout(passage.timeout_s):
@@ -150,14 +151,14 @@ class Gateway:
                 raise Refusal(503, f"model {name} was not loaded in time", code="too_late") from None
         passage.held = partial(residency.release, name)
 
-    def mirror(self, passage: Passage, call: Callable[[Passage], Awaitable[Any]]) -> None:
-        """Send a copy to the version that shadows this route, if there is one (lab/gateway/shadows.py)."""
-        mirror = passage.route.mirror
-        if mirror is None or mirror.version == passage.version.version or passage.shadow:
+    def mirror(self, passage: Passage) -> None:
+        """Ask the version that shadows this route the same, if there is one (lab/gateway/shadows.py)."""
+        mirror, asking = passage.route.mirror, passage.asking
+        if mirror is None or asking is None or mirror.version == passage.version.version:
             return
         if mirror.fraction < 1 and self._dice.random() >= mirror.fraction:
             return
-        self._shadows.mirror(passage, mirror.version, call)
+        self._shadows.mirror(passage, mirror.version, asking)
 
     def copied(self, passage: Passage, version: str) -> Passage:
         """The way of a copy of this request to another version. Refusal where there is no room for it."""
@@ -169,8 +170,8 @@ class Gateway:
         found = self._remembered.pop(request_id, None)
         if found is None:
             raise wrong(f"id {request_id!r}: no such request, or one of long ago", "id", code="not_found", status=404)
-        model, version, share = found
-        self._ended.setdefault(model, []).append(Ended(version, share, None, 0.0, score))
+        model, version, share, user = found
+        self._ended.setdefault(model, []).append(Ended(version, share, None, 0.0, score, user))
         self.metrics.scores.observe((model, version), score)
 
     def take_ended(self) -> dict[str, list[Ended]]:
@@ -188,6 +189,7 @@ class Gateway:
         request_id: str,
         timeout_s: float,
         *,
+        user: str | None = None,
         shadow: bool = False,
     ) -> Passage:
         replica = self._balancer.pick(route, version)
@@ -195,7 +197,7 @@ class Gateway:
         if outstanding.get(replica, 0) >= self.settings.max_in_flight:
             if not shadow:
                 self.metrics.requests.add((route.model, version.version, OUTCOMES[REFUSED]))
-                self.note(route.model, Ended(version.version, share, REFUSED, 0.0))
+                self.note(route.model, Ended(version.version, share, REFUSED, 0.0, user=user))
             raise Refusal(
                 429,
                 f"{self.settings.max_in_flight} requests are under way for {replica.model}, the most that may",
@@ -204,7 +206,7 @@ class Gateway:
         outstanding[replica] = outstanding.get(replica, 0) + 1
         self.in_flight[route.model, version.version] += 1
         self.entered += 1
-        return Passage(self._left, route, version, replica, share, request_id, timeout_s, shadow=shadow)
+        return Passage(self._left, route, version, replica, share, request_id, timeout_s, user=user, shadow=shadow)
 
     def _left(self, passage: Passage, outcome: int | None) -> None:
         model, version, replica = passage.route.model, passage.version.version, passage.replica
@@ -216,6 +218,8 @@ class Gateway:
         self.in_flight[model, version] -= 1
         if passage.held is not None:
             passage.held()
+        if outcome is not None and outcome != CANCELLED and len(passage.version.replicas) > 1:
+            self._balancer.ended(replica, well=outcome == OK)
         if passage.shadow:
             return
         now_ns = time.perf_counter_ns()
@@ -231,8 +235,8 @@ class Gateway:
             metrics.latency.observe((model, version), seconds)
             if passage.first_ns is not None:
                 metrics.first.observe((model, version), (passage.first_ns - passage.began_ns) / 1e9)
-        self.note(model, Ended(version, passage.share, outcome, seconds))
-        self._remembered[passage.id] = (model, version, passage.share)
+        self.note(model, Ended(version, passage.share, outcome, seconds, user=passage.user))
+        self._remembered[passage.id] = (model, version, passage.share, passage.user)
         if len(self._remembered) > REMEMBERED:
             self._remembered.popitem(last=False)
 
@@ -248,10 +252,10 @@ class Gateway:
             await asyncio.sleep(WATCH_S)
             try:
                 self.routes.refresh()
+                self._find_lab()
                 self.problem = None
-            except FolderError as error:
+            except (LabError, OSError) as error:  # of no file left to open, too: it must not stay deaf to a rollback
                 self.problem = str(error)
-            self._find_lab()
 
     def _find_lab(self) -> None:
         """Where the lab's Triton listens: it may have been started anew, on other ports."""
@@ -276,6 +280,12 @@ class Gateway:
                 name: {
                     **route.model_dump(mode="json"),
                     "in_flight": {v.version: self.in_flight[name, v.version] for v in route.versions},
+                    "left_out": [
+                        f"{replica.model} at {replica.url}"
+                        for v in route.versions
+                        for replica in v.replicas
+                        if self._balancer.left_out(replica)
+                    ],
                 }
                 for name, route in self.routes.by_name.items()
             },

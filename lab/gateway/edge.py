@@ -6,8 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from lab.gateway.asking import Asked
 from lab.gateway.chat import ChatTemplate
 from lab.gateway.core import Gateway, Upstream
 from lab.gateway.generating import DONE, Choices, Words, collected
-from lab.gateway.openai import OpenAIUpstream
+from lab.gateway.openai import OpenAIUpstream, said
 from lab.gateway.passage import Asking, Passage
 from lab.gateway.reading import Reading
 from lab.gateway.refusals import Refusal, late, wrong
@@ -111,7 +110,7 @@ class Edge:
         question = self._question(passage, body, chat)
         choices = await self._begin(upstream, passage, question)
         words = Words(passage, choices, question.options, chat=chat)
-        if passage.answer is not None:
+        if passage.compared:
             words.heard = [""] * len(question.prompts)
         try:
             while pieces := await choices.next():
@@ -128,16 +127,8 @@ class Edge:
         if not predicting.writes_text(await upstream.config(passage.replica.model)):
             upstream.forget(passage.replica.model)  # it may be loaded anew as one that does
             raise wrong(f"model {passage.route.model} writes no text; allowed: /predict/…", "model", code="no_text")
-        self._gateway.mirror(passage, partial(self._shadowed, replace(question, stream=False, options=None)))
+        self._gateway.mirror(passage)
         return question.begin(upstream, passage)
-
-    async def _shadowed(self, question: Question, passage: Passage) -> list[str]:
-        upstream = _triton(await self._gateway.upstream(passage.replica.url), passage)
-        choices = question.begin(upstream, passage)
-        try:
-            return (await collected(choices, len(question.prompts)))[0]
-        finally:
-            choices.close()
 
     def _question(self, passage: Passage, body: dict[str, Any], chat: bool) -> Question:
         """Refusal for a body that is none, or asks for what is not served."""
@@ -176,15 +167,24 @@ class Edge:
     ) -> AsyncGenerator[bytes, None]:
         """Somebody else's answer, as it is."""
         model = passage.replica.model
-        try:
-            async with asyncio.timeout(passage.timeout_s):
-                if body.get("stream") is True:
-                    async for part in upstream.stream(path, body, model, passage.id):
-                        yield part
-                else:
-                    yield await upstream.ask(path, body, model, passage.id)
-        except TimeoutError:
-            raise late(passage.timeout_s) from None
+        self._gateway.mirror(passage)
+        ways = upstream.stream if body.get("stream") is True else upstream.whole
+        until_s = asyncio.get_running_loop().time() + passage.timeout_s
+        heard: list[bytes] = []
+        async with aclosing(ways(path, body, model, passage.id)) as parts:
+            while True:
+                try:
+                    async with asyncio.timeout_at(until_s):  # never around a yield: it would end whoever reads there
+                        part = await anext(parts, None)
+                except TimeoutError:
+                    raise late(passage.timeout_s) from None
+                if part is None:
+                    break
+                if passage.compared:
+                    heard.append(part)
+                yield part
+        if passage.compared:
+            passage.said = said(b"".join(heard))
 
     # --- one answer ---------------------------------------------------------------------------------------------
 
@@ -208,12 +208,14 @@ class Edge:
             raise wrong(f"model {passage.route.model} embeds no texts", "model", code="not_an_embedder")
         # One request a text: to put them together is the server's work, which knows who else waits.
         tensors = [predicting.tensors(config, {name: [text]}) for text in texts]
+        self._gateway.mirror(passage)
         asked = [self._one(upstream, passage, arrays) for arrays in tensors]
         rows = [next(iter(found.values())) for found in await _together(asked)]
         data = [
             {"object": "embedding", "index": n, "embedding": predicting.row_as_text(row, given.encoding_format)}
             for n, row in enumerate(rows)
         ]
+        passage.said = data
         usage = await asyncio.to_thread(self._reading.usage, config, texts)
         answer = {"object": "list", "data": data, "model": passage.route.model, "usage": usage}
         yield json.dumps(answer).encode()
@@ -227,16 +229,13 @@ class Edge:
             upstream.forget(passage.replica.model)
             raise wrong(f"model {passage.route.model} streams; allowed: {PATHS[False]}", "model", code="streams")
         arrays = predicting.tensors(config, given.inputs)
-        self._gateway.mirror(passage, partial(self._shadow_prediction, arrays))
+        self._gateway.mirror(passage)
         found = await self._one(upstream, passage, arrays)
-        passage.said = {name: array.tobytes() for name, array in found.items()}
+        if passage.compared:
+            passage.said = {name: array.tobytes() for name, array in found.items()}
         told = {name: predicting.plain(array) for name, array in found.items()}
         answer = {"model": passage.route.model, "version": passage.version.version, "id": passage.id, "outputs": told}
         yield json.dumps(answer, allow_nan=False).encode()
-
-    async def _shadow_prediction(self, arrays: Any, passage: Passage) -> dict[str, bytes]:
-        upstream = _triton(await self._gateway.upstream(passage.replica.url), passage)
-        return {name: array.tobytes() for name, array in (await self._one(upstream, passage, arrays)).items()}
 
     async def _one(self, upstream: TritonUpstream, passage: Passage, arrays: Any) -> dict[str, Any]:
         try:

@@ -1,4 +1,5 @@
-"""What the gateway says of itself to Prometheus, in its text format 0.0.4."""
+"""What the gateway says of itself to Prometheus, in its text format 0.0.4. A request is in lab_gateway_requests_total
+once it has a version; one that was turned away before is in lab_gateway_http_responses_total alone."""
 
 from __future__ import annotations
 
@@ -56,6 +57,10 @@ class Histogram:
 class Metrics:
     def __init__(self) -> None:
         by = ("model", "version")
+        self.responses = Count(
+            "lab_gateway_http_responses_total", "Answers over HTTP; 499: the client went away before.",
+            ("path", "status"),
+        )  # fmt: skip
         self.requests = Count("lab_gateway_requests_total", "Requests that ended, by how they ended.", (*by, "outcome"))
         self.tokens = Count("lab_gateway_output_tokens_total", "Tokens that were generated.", by)
         self.shadows = Count(
@@ -76,7 +81,11 @@ class Metrics:
 
     def text(self, in_flight: Mapping[tuple[str, str], int]) -> str:
         lines: list[str] = []
-        for family in (self.requests, self.tokens, self.shadows, self.refusals, self.latency, self.first, self.scores):
+        families = (
+            self.responses, self.requests, self.tokens, self.shadows, self.refusals, self.latency, self.first,
+            self.scores,
+        )  # fmt: skip
+        for family in families:
             lines += family.lines()
         lines += [
             "# HELP lab_gateway_in_flight Requests under way.",

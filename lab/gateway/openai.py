@@ -1,18 +1,20 @@
 """Somebody else's server that speaks OpenAI's protocol: bodies go there as they came, answers come back as they are.
 
 Only the model's name is put in its place, and the end of a stream is looked at: a connection that ends without [DONE]
-has broken off, and the client must hear so.
+has broken off, and the client must hear so. Of headers only the request's id goes on; a key is the lab's own
+(lab/credentials.py).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
 
+from lab import credentials
 from lab.gateway.refusals import Refusal, of_upstream
 from lab.load.targets.channel import reason
 from lab.load.targets.triton_http import error_text
@@ -28,8 +30,10 @@ OUTCOME: dict[int, int | None] = {
     429: REFUSED,
     503: REFUSED,
 }
-"""What a status counts as: None is the client's mistake. That a key or a model is unknown there (401, 403, 404) is not
-the client's but the route's, and an error like all others."""
+"""What a status counts as: None is the client's mistake."""
+OURS = (401, 403, 404)
+"""That a key or a model is unknown there is the route's mistake and not the client's: 502, as is any other status that
+is neither an answer nor a refusal."""
 END = b"data: [DONE]"
 
 
@@ -46,6 +50,7 @@ class OpenAIUpstream:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+            headers=credentials.headers(),  # the lab's own: a client's key is for this gateway alone
         )
 
     async def close(self) -> None:
@@ -61,12 +66,17 @@ class OpenAIUpstream:
         except (aiohttp.ClientError, OSError, ValueError, KeyError, TypeError):
             return False
 
-    async def ask(self, path: str, body: Mapping[str, Any], model: str, request_id: str) -> bytes:
-        """The whole answer, JSON. Refusal with the server's own status and words when it gives another one than 200."""
+    async def whole(
+        self, path: str, body: Mapping[str, Any], model: str, request_id: str
+    ) -> AsyncGenerator[bytes, None]:
+        """The answer, JSON, in one part. Refusal with the server's own status and words when it gives another one than
+        200."""
         async with self._post(path, body, model, request_id) as answer:
-            return await answer.read()
+            yield await answer.read()
 
-    async def stream(self, path: str, body: Mapping[str, Any], model: str, request_id: str) -> AsyncIterator[bytes]:
+    async def stream(
+        self, path: str, body: Mapping[str, Any], model: str, request_id: str
+    ) -> AsyncGenerator[bytes, None]:
         """The events, as bytes that may be cut anywhere. Refusal when it breaks off."""
         tail = b""
         async with self._post(path, body, model, request_id) as answer:
@@ -85,10 +95,10 @@ class OpenAIUpstream:
         headers = {"Content-Type": "application/json", "X-Request-Id": request_id}
         self.in_flight += 1
         try:
-            async with self._session.post(f"{self._base}{path}", data=data, headers=headers) as answer:
+            url = f"{self._base}{path}"
+            async with self._session.post(url, data=data, headers=headers, allow_redirects=False) as answer:
                 if answer.status != 200:
-                    said, outcome = error_text(await answer.read()), OUTCOME.get(answer.status, ERROR)
-                    raise Refusal(answer.status, said, code="refused_by_upstream", outcome=outcome)
+                    raise refused(answer.status, error_text(await answer.read()), answer.headers.get("Retry-After"))
                 yield answer
         except aiohttp.ClientConnectorError as error:
             raise of_upstream(REFUSED, f"{error.host}:{error.port}: {reason(error)}") from None
@@ -98,3 +108,30 @@ class OpenAIUpstream:
             raise of_upstream(ERROR, f"the connection was lost: {error or type(error).__name__}") from None
         finally:
             self.in_flight -= 1
+
+
+def refused(status: int, words: str, retry_after: str | None) -> Refusal:
+    """What another server said in place of an answer, as this gateway's client is told."""
+    outcome = OUTCOME.get(status, ERROR)
+    if status < 400 or status in OURS:
+        words, status = f"the server behind this model answered {status}: {words}", 502
+    return Refusal(status, words, code="refused_by_upstream", outcome=outcome, retry_after=retry_after)
+
+
+def said(whole: bytes) -> Any:
+    """What an answer says, events or one document: its texts by choice, or its embeddings. All of it where it is laid
+    out otherwise."""
+    told = [line[6:] for line in whole.splitlines() if line.startswith(b"data: {")] or [whole]
+    texts: dict[int, str] = {}
+    try:
+        for document in map(json.loads, told):
+            if "data" in document:
+                return document["data"]
+            for choice in document["choices"]:
+                words = choice if "text" in choice else choice.get("message") or choice["delta"]
+                more = words.get("text") or words.get("content") or ""
+                index = choice.get("index", 0)
+                texts[index] = texts.get(index, "") + more
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return whole
+    return [texts[index] for index in sorted(texts)]

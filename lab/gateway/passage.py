@@ -15,12 +15,12 @@ Asking = Callable[["Passage"], AsyncGenerator[bytes, None]]
 
 
 class Passage:
-    """`share`: of the challenger in the draw, as lab/track/routing.choose has it. `shadow`: nobody's request, a copy.
-    `left` is told once how it ended."""
+    """`share`: of the challenger in the draw, as lab/track/routing.choose has it; `user`: whom that was about, if not
+    this request alone. `shadow`: nobody's request, a copy. `left` is told once how it ended."""
 
     __slots__ = (
         "_ended", "_left", "answer", "asking", "began_ns", "first_ns", "held", "id", "replica", "route", "said",
-        "shadow", "share", "timeout_s", "tokens", "version",
+        "shadow", "share", "timeout_s", "tokens", "user", "version",
     )  # fmt: skip
 
     def __init__(
@@ -33,11 +33,12 @@ class Passage:
         request_id: str,
         timeout_s: float,
         *,
+        user: str | None = None,
         shadow: bool = False,
     ) -> None:
         self._left, self._ended = left, False
         self.route, self.version, self.replica, self.share = route, version, replica, share
-        self.id, self.timeout_s, self.shadow = request_id, timeout_s, shadow
+        self.id, self.timeout_s, self.user, self.shadow = request_id, timeout_s, user, shadow
         self.began_ns = time.perf_counter_ns()
         self.first_ns: int | None = None
         self.tokens = 0
@@ -47,6 +48,12 @@ class Passage:
         self.answer: asyncio.Future[Any] | None = None
         """Where a shadow waits to compare its own answer with `said`."""
         self.said: Any = None
+        """The answer without what differs from one to the next, where it is `compared`."""
+
+    @property
+    def compared(self) -> bool:
+        """Whether somebody wants to know what was said."""
+        return self.shadow or self.answer is not None
 
     def first(self) -> None:
         """The first part of the answer is on its way to the client."""

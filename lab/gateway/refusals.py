@@ -16,7 +16,7 @@ from lab.measure.records import CANCELLED, ERROR, REFUSED, TIMEOUT, TRUNCATED
 from lab.serve.eviction import Reason, Refused
 
 RETRY_S = 1
-"""What Retry-After says: queues here empty within seconds or not at all."""
+"""What Retry-After says unless the server behind says otherwise: queues here empty within seconds or not at all."""
 
 ABSENT = ("NOT_FOUND", "UNIMPLEMENTED")
 """gRPC statuses of a model that the server lacks though a route names it: no mistake of the client's."""
@@ -36,8 +36,10 @@ class Refusal(Exception):
         code: str | None = None,
         param: str | None = None,
         outcome: int | None = REFUSED,
+        retry_after: str | None = None,
     ) -> None:
         super().__init__(message)
+        self.retry_after = retry_after if retry_after and retry_after.isdecimal() else str(RETRY_S)
         self.status, self.code, self.param, self.outcome = status, code, param, outcome
 
     @property
@@ -49,7 +51,9 @@ class Refusal(Exception):
         return json.dumps(self.body).encode()
 
     def headers(self) -> dict[str, str]:
-        return {"Retry-After": str(RETRY_S)} if self.status in (429, 503) else {}
+        if self.status == 408:
+            return {"Connection": "close"}  # the rest of what was begun may still come
+        return {"Retry-After": self.retry_after} if self.status in (429, 503) else {}
 
 
 def wrong(message: str, param: str | None = None, *, code: str | None = None, status: int = 400) -> Refusal:
@@ -101,6 +105,11 @@ def late(limit_s: float) -> Refusal:
 def gone() -> Refusal:
     """The client is; nobody will read this."""
     return Refusal(499, "the client closed the connection", code="cancelled", outcome=CANCELLED)
+
+
+def stopping() -> Refusal:
+    """Whom the gateway no longer waits for."""
+    return Refusal(503, "the gateway is being stopped; ask again", code="stopping", outcome=CANCELLED)
 
 
 def broken(error: Exception) -> Refusal:

@@ -2,7 +2,12 @@
 
 In front of the lab's Triton (the one that runs, or one of its own, which ends with it), of other servers by URL, or
 both. Routes stand in LAB_HOME/gateway/routes.json and outlive it; what is served and has no route yet gets one under
-its own name. gateway.json beside the routes says where it listens while it runs.
+its own name. gateway.json beside the routes says where it listens while it runs: one gateway follows them at a time,
+since two guards on half of the requests each would both decide.
+
+Asked to stop (SIGTERM, Ctrl-C) it takes no new connections and lets answers over HTTP come to their end, for `drain_s`
+at most; what is left then is told so, in place of being cut. WebSockets are closed at once, with 1012, "service
+restart". The next gateway may begin meanwhile.
 """
 
 from __future__ import annotations
@@ -10,11 +15,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +28,7 @@ from pathlib import Path
 import uvicorn
 
 from lab import priority
-from lab.errors import InputError, LabError, ServerError
+from lab.errors import InputError, ServerError
 from lab.gateway.app import make_app
 from lab.gateway.core import Gateway, Settings
 from lab.gateway.edge import Edge
@@ -37,8 +43,7 @@ from lab.track.routing import LAB, Replica, Route, to_one
 
 PROJECT = Path(__file__).parents[2]
 TICK_S = 1.0
-DRAIN_S = 30
-KEEP_ALIVE_S = 75
+DRAIN_S, KEEP_ALIVE_S = 30, 75
 """How long answers under way may take when it is asked to stop, and how long a connection may be idle."""
 BACKLOG = 2048
 """Connections that nobody has taken yet."""
@@ -56,16 +61,22 @@ class Wishes:
     port: int = 8080
     budget_bytes: int | None = None
     folder: Path | None = None
+    drain_s: int = DRAIN_S
     settings: Settings = field(default_factory=Settings)
     seed: int = 0
 
 
 def serve(wishes: Wishes) -> None:
-    """Until SIGINT or SIGTERM; answers under way are finished. InputError for a port that is taken, ServerError when
-    there is nothing to serve."""
+    """Until SIGINT or SIGTERM. InputError for a port that is taken and for routes that another gateway follows,
+    ServerError when there is nothing to serve."""
+    routes = Routes(wishes.folder)
+    if (follower := routes.gateway()) is not None:
+        raise InputError(f"a gateway at {follower} follows these routes; stop it, or take others: --routes FOLDER")
     with suppress(OSError):  # it serves, as Triton does, and goes first where that is allowed
         os.setpriority(os.PRIO_PROCESS, 0, priority.MEASURED)
-    routes = Routes(wishes.folder)
+    with suppress(OSError, ValueError):  # a connection is a file, and a shell's own limit is often 1,024
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     listening = ports.listen(wishes.host, wishes.port, BACKLOG)
     with listening, _kept(wishes, routes) as kept:
         if kept is not None:
@@ -91,22 +102,29 @@ def _run(routes: Routes, wishes: Wishes, listening: socket.socket, kept: Kept | 
         log_level="warning",
         access_log=False,
         server_header=False,
-        date_header=False,
         proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=DRAIN_S,
+        timeout_graceful_shutdown=wishes.drain_s,
         ws_max_size=wishes.settings.body_limit_bytes,
     )
-    server = uvicorn.Server(config)
     host, port = listening.getsockname()[:2]
     watch = Watch(routes, _name_champion) if wishes.folder is None else Watch(routes)
 
     async def main() -> None:
-        beside = [asyncio.create_task(_guard(gateway, watch))]
+        guard = asyncio.create_task(_guard(gateway, watch))
+        beside = [guard]
         if kept is not None:
             beside.append(asyncio.create_task(kept.watch(gateway)))
+
+        def leave() -> None:
+            """Another may follow the routes from here on."""
+            guard.cancel()
+            routes.served_at(None)
+            if under_way := sum(gateway.in_flight.values()):
+                _said(f"stopping: {under_way} under way, waited for up to {wishes.drain_s} s; Ctrl-C again: no longer")
+
         try:
-            await server.serve(sockets=[listening])
+            await _Server(config, leave).serve(sockets=[listening])
         finally:
             for task in beside:
                 task.cancel()
@@ -117,6 +135,7 @@ def _run(routes: Routes, wishes: Wishes, listening: socket.socket, kept: Kept | 
     try:
         routes.served_at(f"http://{host}:{port}")
         print(f"gateway on http://{host}:{port} for {', '.join(routes.by_name)}", flush=True)
+        print("OpenAI's clients: base_url …/v1; also /predict/MODEL, /healthz, /metrics and /routes", flush=True)
         gc.collect()
         gc.freeze()
         config.get_loop_factory()
@@ -128,15 +147,31 @@ def _run(routes: Routes, wishes: Wishes, listening: socket.socket, kept: Kept | 
             signal.signal(number, handler)
 
 
+class _Server(uvicorn.Server):
+    """Calls `leave` when it is asked to stop, before it waits for what is under way."""
+
+    def __init__(self, config: uvicorn.Config, leave: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._leave = leave
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._leave()
+        await super().shutdown(sockets)
+
+
 async def _guard(gateway: Gateway, watch: Watch) -> None:
     """What ended goes to the guard once a second. It writes files, so it works in a thread; what it can't do now it
     does the next time."""
+    said = ""
     while True:
         await asyncio.sleep(TICK_S)
         try:
             await asyncio.to_thread(watch.tick, gateway.take_ended())
-        except (LabError, OSError) as error:
-            print(f"guard: {error}", file=sys.stderr, flush=True)
+        except Exception as error:  # noqa: BLE001  a rollout whose guard has ended is worse than whatever it was
+            found = f"guard: {type(error).__name__}: {error}"
+            if found != said:
+                _said(found)
+            said = found
 
 
 def _name_champion(route: Route) -> None:
@@ -174,3 +209,7 @@ def tokenizer_folder(replica: Replica) -> Path | None:
         return None
     folder = Path(found.repository) / replica.model / "1" / "weights"
     return folder.resolve() if (folder / "tokenizer_config.json").is_file() else None
+
+
+def _said(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
 """Copies of requests, whose answers nobody waits for: shadow traffic, and a second opinion on what was refused.
 
-    mirror    a copy goes to the version that shadows the route; its answer is compared with the one that was given
+    mirror    the version that shadows the route is asked the same; its answer is compared with the one that was given
     doubt     of the two versions of a rollout one has refused a request: the other is asked. What it takes was no
               mistake of the client's but a failure of the one that refused; what both refuse was
 
@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
+from contextlib import aclosing
 from typing import Any, Protocol
 
 from lab.gateway.metrics import Metrics
@@ -35,8 +36,6 @@ class Ways(Protocol):
     def copied(self, passage: Passage, version: str) -> Passage:
         """The way of a copy to that version. Refusal where there is no room."""
 
-    async def hold(self, passage: Passage) -> None: ...
-
     def note(self, model: str, ended: Ended) -> None: ...
 
 
@@ -52,14 +51,13 @@ class Shadows:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def mirror(self, passage: Passage, version: str, call: Callable[[Passage], Awaitable[Any]]) -> None:
-        """Send a copy to `version`: `call` asks the upstream of the passage it is given and returns what can be
-        compared with `passage.said`."""
+    def mirror(self, passage: Passage, version: str, asking: Asking) -> None:
+        """Ask `version` the same; what it says is compared with `passage.said`."""
         if len(self._tasks) >= MOST:
             self._ways.metrics.shadows.add((passage.route.model, version, "left out"))
             return
         passage.answer = asyncio.get_running_loop().create_future()
-        self._begin(self._compare(passage, passage.answer, version, call))
+        self._begin(self._compare(passage, passage.answer, version, asking))
 
     def doubt(self, passage: Passage) -> None:
         """The version of this passage refused its request as the client's mistake."""
@@ -83,23 +81,17 @@ class Shadows:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _compare(
-        self,
-        passage: Passage,
-        answer: asyncio.Future[Any],
-        version: str,
-        call: Callable[[Passage], Awaitable[Any]],
-    ) -> None:
+    async def _compare(self, passage: Passage, answer: asyncio.Future[Any], version: str, asking: Asking) -> None:
         copy: Passage | None = None
         said = "error"
         try:
             copy = self._ways.copied(passage, version)
-            await self._ways.hold(copy)
-            async with asyncio.timeout(passage.timeout_s):
-                own = await call(copy)
+            async with asyncio.timeout(passage.timeout_s), aclosing(asking(copy)) as parts:
+                async for _ in parts:
+                    pass  # `copy.said` is what it comes to
                 copy.end(OK)
                 first = await answer
-            said = "alone" if first is None else "same" if first == own else "different"
+            said = "alone" if first is None else "same" if first == copy.said else "different"
         except Refusal as refusal:
             said = "invalid" if refusal.outcome is None else OUTCOMES[refusal.outcome]
             if copy is not None:
@@ -127,7 +119,7 @@ class Shadows:
             copy.end(OK)
             said = "took"
             seconds = (time.perf_counter_ns() - passage.began_ns) / 1e9
-            self._ways.note(model, Ended(refuser, passage.share, ERROR, seconds))
+            self._ways.note(model, Ended(refuser, passage.share, ERROR, seconds, user=passage.user))
         except Refusal as refusal:
             said = "refused" if refusal.outcome is None else "failed"
         except (TimeoutError, StopAsyncIteration):

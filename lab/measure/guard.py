@@ -1,7 +1,8 @@
 """Whether a challenger may have more of the traffic: three comparisons with the champion, and one word that follows.
 
     errors    failed requests            difference of the rates
-    latency   p95 of answered ones       ratio; p99 too, once there is enough for it
+    latency   p95 of answered ones       ratio; p99 too, once there is enough for it. What a client gave up after
+                                         longer than that was slow as well, whatever it would have become
     quality   bad answers of those that somebody scored     difference of the rates
 
 Each is a count of harmful events under the router's draw (lab/measure/sequential.py); a slow answer is one above the
@@ -32,11 +33,13 @@ import numpy as np
 
 from lab.measure.guard_words import AT_ONE, GRID, Comparison, Name, Pair, Standing, missing, told
 from lab.measure.percentile import needed
-from lab.measure.sequential import Clumps, Events, Floats, rate_bounds
+from lab.measure.sequential import Clumps, Events, Firsts, Floats, Users, rate_bounds
 from lab.spec import Tolerance
 
 Action = Literal["wait", "advance", "promote", "roll_back"]
 
+BEYOND = 1e9
+"""The level of harm of a slow answer of the champion's, whatever the ratio that is tried: above all of the grid."""
 KEPT = 5_000
 """Times of each version that are kept, the newest: thresholds and the percentiles that are shown come from them."""
 
@@ -44,13 +47,23 @@ KEPT = 5_000
 @dataclass(frozen=True)
 class Seen:
     """What one version did since the last look: requests that ended, how many of them failed, the times of the others
-    [s], and how many were scored and found bad."""
+    [s], and how many were scored and found bad. `given_up_s`: times after which clients went away; their requests are
+    none of the others. The last three say whose the failed, the `waits_s` and the bad were."""
 
     requests: int = 0
     failed: int = 0
     latencies_s: Floats = field(default_factory=lambda: np.zeros(0))
     scored: int = 0
     bad: int = 0
+    given_up_s: Floats = field(default_factory=lambda: np.zeros(0))
+    failed_by: Users = None
+    waits_by: Users = None
+    bad_by: Users = None
+
+    @property
+    def waits_s(self) -> Floats:
+        """How long answers took, at least."""
+        return np.concatenate([self.latencies_s, self.given_up_s])
 
 
 @dataclass(frozen=True)
@@ -72,30 +85,42 @@ class Guard:
         self._errors, self._quality = Events(), Events()
         self._slow = {0.95: Events(len(GRID)), 0.99: Events(len(GRID))}
         self._clumps = {quantile: Clumps(len(GRID)) for quantile in self._slow}
+        self._firsts = {"errors": Firsts(np.zeros(1)), "quality": Firsts(np.zeros(1))}
+        self._firsts |= {str(quantile): Firsts(GRID) for quantile in self._slow}
         self._times: list[Floats] = [np.zeros(0), np.zeros(0)]  # the champion's, the challenger's
         self._step = _Counts()
         self.touched = 0
-        """Requests that the challenger had, since the beginning."""
+        """Requests that the challenger had, since the beginning, those that were given up among them."""
 
     def begin_step(self) -> None:
         """Rates are compared within a step: with a share that changes, totals would be of different hours."""
         self._step = _Counts()
 
     def see(self, share: float, champion: Seen, challenger: Seen) -> None:
-        self.touched += challenger.requests
-        self._errors.add(share, [challenger.failed], [champion.failed])
-        self._quality.add(share, [challenger.bad], [champion.bad])
+        self.touched += challenger.requests + len(challenger.given_up_s)
+        errors, quality = self._firsts["errors"], self._firsts["quality"]
+        self._errors.add(
+            share,
+            errors.add(np.ones(challenger.failed), challenger.failed_by),
+            errors.add(np.ones(champion.failed), champion.failed_by),
+        )
+        self._quality.add(
+            share,
+            quality.add(np.ones(challenger.bad), challenger.bad_by),
+            quality.add(np.ones(champion.bad), champion.bad_by),
+        )
         known = self._times[0]
         for quantile, events in self._slow.items():
             if len(known) >= needed(quantile):
                 limit = float(np.percentile(known, 100 * quantile))
                 if limit > 0:
-                    ratios = np.sort(challenger.latencies_s / limit)
-                    above = len(ratios) - np.searchsorted(ratios, GRID, side="right")
-                    of_champion = np.full(len(GRID), np.sum(champion.latencies_s > limit))
+                    ratios, slow = challenger.waits_s / limit, champion.waits_s > limit
+                    firsts = self._firsts[str(quantile)]
+                    above = firsts.add(ratios, challenger.waits_by)
+                    of_champion = firsts.add(np.where(slow, BEYOND, 0.0), champion.waits_by)
                     events.add(share, above, of_champion)
                     if 0 < share < 1:
-                        sizes = len(ratios), len(champion.latencies_s)
+                        sizes = len(ratios), len(slow)
                         self._clumps[quantile].add(above, of_champion, *sizes)
         for n, seen in enumerate((champion, challenger)):
             self._times[n] = np.concatenate([self._times[n], seen.latencies_s])[-KEPT:]
@@ -201,6 +226,7 @@ class Guard:
             "quality": self._quality.to_dict(),
             "slow": {str(quantile): events.to_dict() for quantile, events in self._slow.items()},
             "clumps": {str(quantile): clumps.to_dict() for quantile, clumps in self._clumps.items()},
+            "harmed": {name: firsts.worst for name, firsts in self._firsts.items()},
             "step": asdict(self._step),
             "touched": self.touched,
         }
@@ -212,6 +238,8 @@ class Guard:
         guard._quality = Events.from_dict(written["quality"])
         guard._slow = {float(q): Events.from_dict(events) for q, events in written["slow"].items()}
         guard._clumps = {float(q): Clumps.from_dict(clumps) for q, clumps in written["clumps"].items()}
+        for name, worst in written.get("harmed", {}).items():
+            guard._firsts[name].worst = {str(user): float(level) for user, level in worst.items()}
         guard._step = _Counts(**{name: (int(pair[0]), int(pair[1])) for name, pair in written["step"].items()})
         guard.touched = int(written["touched"])
         return guard

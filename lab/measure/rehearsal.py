@@ -62,13 +62,16 @@ def holds(found: Rehearsal) -> bool | None:
     return False if False in judged else None if None in judged else True
 
 
-def verdict(found: Rehearsal, *, whole: bool, limited: bool) -> tuple[bool | None, str]:
-    """Whether the hypothesis holds, and the words. A run that is not `whole` can only show that it does not; where the
-    load generator was the limit (`limited`), nothing does."""
-    came = holds(found)
+def verdict(found: Rehearsal, *, whole: bool, limited: str | None) -> tuple[bool | None, str]:
+    """Whether the hypothesis holds, and the words. A run that is not `whole` can only show that it does not. `limited`:
+    how the load generator was the limit, if it was. The guard's decision is then of another load than the declared one,
+    and no verdict; a switch lost what it lost, or nothing, of the requests that came."""
+    came, said = holds(found), sentences(found)
+    if limited and found["way"] == "canary":
+        return None, " ".join([*said, CLIENT_LIMITED])
     if limited:
-        return None, " ".join([*sentences(found), CLIENT_LIMITED])
-    return (came if whole or came is False else None), " ".join(sentences(found))
+        said = [*said, f"That is shown for the load that came, which is not the one that was asked for. {limited}"]
+    return (came if whole or came is False else None), " ".join(said)
 
 
 def sentences(found: Rehearsal) -> list[str]:

@@ -21,14 +21,18 @@ is the usual correction of overdispersed counts (Wedderburn, Biometrika 61, 1974
 Linear Models", 1989), an approximation: α is exact without clumps, and held by simulation with clumps shorter than a
 look. Stalls that last many looks are not seen by it.
 
+Where a key decides which version a user gets, one draw decides about all requests of a user, and they are no more
+evidence than one: only the first harm to a user is an event (Firsts). Given that it is the first, it fell on the
+challenger with the probability w of its day, as above.
+
 Not known here: what an event is, or when it happened. Not covered: requests whose version was not drawn (asked for by
-name), and few users with many requests each under sticky routing, whose requests share one draw.
+name).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +45,11 @@ RATIOS = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
 
 LEAST_LOOKS = 10
 """From which on a variance between looks is told."""
+
+Users = Sequence[str | None] | None
+"""Whose each request was; None for one that was drawn by itself, and for all of them if all were."""
+MOST_USERS = 5_000
+"""Harmed users that are known again; the oldest are forgotten."""
 
 
 class Events:
@@ -105,6 +114,29 @@ class Events:
         found = cls()
         found.challenger = np.array(written["challenger"], dtype=float)
         found.by_share = {float(share): np.array(events, float) for share, events in written["by_share"].items()}
+        return found
+
+
+class Firsts:
+    """How badly each user was harmed so far. `grid`: levels of harm, one a column; a user is harmed in those that are
+    below what it met."""
+
+    def __init__(self, grid: Floats) -> None:
+        self.grid = grid
+        self.worst: dict[str, float] = {}
+
+    def add(self, levels: Floats, users: Users = None) -> Floats:
+        """Events by column, of requests that met these levels of harm: one for each that was drawn by itself, and one
+        for each user who was not harmed there before."""
+        alone = levels if users is None else levels[[user is None for user in users]]
+        found = len(alone) - np.searchsorted(np.sort(alone), self.grid, side="right").astype(float)
+        for level, user in zip(levels.tolist(), users or (), strict=users is not None):
+            before = 0.0 if user is None else self.worst.get(user, 0.0)
+            if user is not None and level > max(before, self.grid[0]):
+                found += (self.grid < level) & (self.grid >= before)
+                self.worst[user] = level
+                if len(self.worst) > MOST_USERS:
+                    del self.worst[next(iter(self.worst))]
         return found
 
 

@@ -84,7 +84,8 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
         found = replace(found, holds=fleet_words.holds(many), text=fleet_words.cliff(many), where=(), headline=None)
     rehearsed = rehearsal.rehearsal(events)
     if rehearsed is not None:
-        limited = any(p.code == "client_limited" and p.forbids_verdict for b in blocks for p in b.summary.problems)
+        fell_behind = [p for b in blocks if b.role == "cell" for p in b.summary.problems if p.code == "client_limited"]
+        limited = next((problem.text for problem in fell_behind if problem.forbids_verdict), None)
         holds, said = rehearsal.verdict(rehearsed, whole=not ended, limited=limited)
         found = replace(found, holds=holds, text=said)
     together = None if experiment.rollout is not None else designs.design(experiment, blocks)

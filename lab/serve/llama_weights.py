@@ -73,7 +73,10 @@ def prepare(weights: str | None = None, progress: home.Progress | None = None, *
     check_named(weights, quantized=quantized)
     place = folder(weights)
     if not is_ready(weights):
-        _make(place, lambda partial: _convert(partial, progress) if weights is None else _from_hub(weights, partial))
+        if weights is None:
+            _make(place, lambda partial: _convert(partial, progress))
+        else:
+            _make(place, lambda partial: _from_hub(weights, partial), goes_on=True)
         check(place, quantized=quantized)
     return place
 
@@ -138,23 +141,25 @@ def _of_another_model(config: LlamaConfig, held: dict[str, list[int]]) -> str:
     return ""
 
 
-def _make(place: Path, fill: Callable[[Path], object]) -> None:
+def _make(place: Path, fill: Callable[[Path], object], *, goes_on: bool = False) -> None:
     """`place` filled under another name and moved: nobody sees half a folder, and a stopped attempt leaves no trace
-    that the next one would trust."""
+    that the next one would trust, unless `fill` itself knows what to trust and `goes_on` from there."""
     place.parent.mkdir(exist_ok=True)
     with home.locked(place.with_name(f"{place.name}.lock")):
         if place.exists():  # by whoever held the lock
             return
         partial = place.with_name(f"{place.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
+        if not goes_on:
+            shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(exist_ok=goes_on)
         try:
             fill(partial)
             partial.rename(place)
         except OSError as error:
             raise FetchError(f"{place.name} could not be written to {place.parent}: {error}") from None
         finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            if not goes_on:
+                shutil.rmtree(partial, ignore_errors=True)
 
 
 def _convert(partial: Path, progress: home.Progress | None) -> None:
@@ -187,6 +192,7 @@ def _from_hub(name: str, partial: Path) -> None:
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise FetchError(f"{name} could not be fetched from the hub ({first}); give a local folder") from None
+    shutil.rmtree(partial / ".cache", ignore_errors=True)  # the client's notes for a fetch that goes on
 
 
 def is_hub_id(weights: str) -> bool:

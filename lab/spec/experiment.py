@@ -187,8 +187,8 @@ def _can_be_rolled_out(cell: Cell) -> None:
     """ValueError where nobody could score the answers, or say how many requests there will be."""
     if cell.model.family != "digits":
         raise ValueError(f"rollout of family {cell.model.family}, whose answers have no label; allowed: digits")
-    if getattr(cell.workload.arrival, "rate_rps", None) is None:
-        raise ValueError(f"arrival {cell.workload.arrival.kind} with a rollout; allowed: one with a rate_rps")
+    if not hasattr(cell.workload.arrival, "rate_rps"):
+        raise ValueError(f"arrival {cell.workload.arrival.kind} with a rollout; allowed: one at a rate, as constant")
 
 
 def _can_go_to_the_host(models: Sequence[ModelSpec]) -> None:

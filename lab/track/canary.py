@@ -14,17 +14,15 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 
 from lab import atomic
 from lab.measure.guard import Guard, Seen, Verdict
 from lab.measure.records import CANCELLED, OK
+from lab.measure.sequential import Users
 from lab.track.rollout import decide
-from lab.track.routes import Routes
+from lab.track.routes import Routes, place
 from lab.track.routing import Canary, Route
 
 GOOD_SCORE = 0.5
@@ -34,13 +32,15 @@ GOOD_SCORE = 0.5
 @dataclass(frozen=True, slots=True)
 class Ended:
     """A request that ended. `share`: of the challenger in the draw; None: not drawn, and nothing to compare. `score` 0
-    to 1, where somebody gave one: such a line has no outcome of its own."""
+    to 1, where somebody gave one: such a line has no outcome of its own. `user`: whom the draw was about; None: this
+    request alone."""
 
     version: str
     share: float | None
     outcome: int | None
     seconds: float
     score: float | None = None
+    user: str | None = None
 
 
 class Watch:
@@ -107,26 +107,11 @@ class Watch:
         atomic.write(path, json.dumps(told, allow_nan=False))
 
 
-def place(routes: Routes, model: str) -> Path:
-    """Where the evidence of a route's rollout is written."""
-    return routes.folder / "watch" / f"{quote(model, safe='')}.json"
-
-
-def last_look(routes: Routes, model: str) -> dict[str, Any] | None:
-    """What the guard wrote at its last look ("begun", "step", "t_s", "touched", "verdict"); None before the first."""
-    try:
-        found = json.loads(place(routes, model).read_text())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
 def by_share(ended: Sequence[Ended], canary: Canary) -> dict[float, tuple[Seen, Seen]]:
-    """(champion's, challenger's) of the requests that were drawn, by the challenger's share in the draw. What a client
-    gave up says nothing about either."""
+    """(champion's, challenger's) of the requests that were drawn, by the challenger's share in the draw."""
     groups: dict[float, tuple[list[Ended], list[Ended]]] = {}
     for one in ended:
-        if one.share is None or one.outcome == CANCELLED:
+        if one.share is None:
             continue
         if one.version == canary.champion:
             groups.setdefault(one.share, ([], []))[0].append(one)
@@ -136,12 +121,25 @@ def by_share(ended: Sequence[Ended], canary: Canary) -> dict[float, tuple[Seen, 
 
 
 def seen(ended: Sequence[Ended]) -> Seen:
-    requests = [one for one in ended if one.outcome is not None]
-    scores = [one.score for one in ended if one.score is not None]
+    requests = [one for one in ended if one.outcome not in (None, CANCELLED)]
+    answered = [one for one in requests if one.outcome == OK]
+    failed = [one for one in requests if one.outcome != OK]
+    given_up = [one for one in ended if one.outcome == CANCELLED]
+    scored = [one for one in ended if one.score is not None]
+    bad = [one for one in scored if one.score is not None and one.score < GOOD_SCORE]
     return Seen(
         requests=len(requests),
-        failed=sum(one.outcome != OK for one in requests),
-        latencies_s=np.array([one.seconds for one in requests if one.outcome == OK], dtype=float),
-        scored=len(scores),
-        bad=sum(score < GOOD_SCORE for score in scores),
+        failed=len(failed),
+        latencies_s=np.array([one.seconds for one in answered], dtype=float),
+        scored=len(scored),
+        bad=len(bad),
+        given_up_s=np.array([one.seconds for one in given_up], dtype=float),
+        failed_by=_whose(failed),
+        waits_by=_whose([*answered, *given_up]),
+        bad_by=_whose(bad),
     )
+
+
+def _whose(ended: Sequence[Ended]) -> Users:
+    users = [one.user for one in ended]
+    return users if any(users) else None

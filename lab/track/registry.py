@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -169,7 +170,8 @@ class Registry:
         raise InputError(f"version {version_or_alias!r} of {name}: there is none{nearest(version_or_alias, known)}")
 
     def delete(self, name: str, version: str) -> None:
-        """InputError while an alias stands at it; its files stay while another version has the same."""
+        """InputError while an alias stands at it. Its files stay in LAB_HOME/registry: other versions may have the
+        same, and what is served may read them."""
         with locked(self._lock):
             one = self.version(name, version)
             if one.aliases:
@@ -218,7 +220,13 @@ class Registry:
     # --- inside -------------------------------------------------------------------------------------------------
 
     def _names(self) -> list[str]:
-        return sorted(str(model.name) for model in self._ask(lambda: self._client.search_registered_models()))
+        names: list[str] = []
+        token: str | None = None
+        while True:  # MLflow gives a hundred at a time
+            page = self._ask(partial(self._client.search_registered_models, page_token=token))
+            names += [str(model.name) for model in page]
+            if not (token := page.token):
+                return sorted(names)
 
     def _known(self, name: str) -> None:
         known_name(name, self._names())

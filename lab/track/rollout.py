@@ -11,29 +11,59 @@ from typing import Any, Literal
 
 from lab.errors import InputError
 from lab.spec import Tolerance, nearest, parse
-from lab.track.routes import Routes
-from lab.track.routing import STEPS, Canary, Route, Version
+from lab.track.routes import Routes, last_look
+from lab.track.routing import STEPS, Balance, Canary, Route, Version
 
 Move = Literal["advance", "promote", "roll_back", "hold", "go_on"]
 
 
-def add_version(routes: Routes, model: str, version: Version) -> Route | None:
-    """Put a version into the route, without weight; into a new route with all of it. One of that name is replaced where
-    it stands, which changes nothing of who gets what."""
+def add_version(
+    routes: Routes, model: str, version: Version, *, balance: Balance | None = None, by: str = "person"
+) -> Route | None:
+    """Put a version into the route, without weight; into a new route with all of it. One of that name is replaced
+    where it stands, which changes nothing of who gets what. `balance`: how replicas share, of all versions; as it is
+    unless given."""
 
     def added(route: Route | None) -> Route:
         if route is None:
             whole = version.model_copy(update={"weight": 1.0})
-            return Route(model=model, versions=(whole,))
+            return parse(Route, {"model": model, "versions": [whole.model_dump(mode="json")], **shared})
         if version.version not in [known.version for known in route.versions]:
-            return route.model_copy(update={"versions": (*route.versions, version.model_copy(update={"weight": 0.0}))})
+            last = version.model_copy(update={"weight": 0.0})
+            return route.model_copy(update={"versions": (*route.versions, last), **shared})
         kept = [
             version.model_copy(update={"weight": known.weight}) if known.version == version.version else known
             for known in route.versions
         ]
-        return route.model_copy(update={"versions": tuple(kept)})
+        return route.model_copy(update={"versions": tuple(kept), **shared})
 
-    return routes.change(model, added, action="deploy", version=version.version, by="person")
+    shared = {} if balance is None else {"balance": balance}
+    return routes.change(model, added, action="deploy", version=version.version, by=by)
+
+
+def retire(routes: Routes, model: str, version: str, *, by: str = "person") -> Version:
+    """Take a version out of the route that nobody is sent to any more; what it was. InputError for one that has
+    traffic, real or copied, or a part in a rollout under way."""
+
+    def without(route: Route) -> Route:
+        gone, canary = route.version(version), route.canary
+        parts = {canary.champion, canary.challenger} if canary is not None else set()
+        if gone.weight:
+            raise InputError(
+                f"version {version} of {model} has {100 * gone.weight:g} % of the traffic; move that first"
+            )
+        if canary is not None and canary.state in ("going", "held") and version in parts:
+            raise InputError(f"model {model!r}: a rollout of version {version} is under way; end it first")
+        if route.mirror is not None and route.mirror.version == version:
+            raise InputError(f"version {version} of {model} shadows it; `lab rollout mirror {model}` ends that")
+        kept = tuple(known for known in route.versions if known.version != version)
+        return route.model_copy(update={"versions": kept, "canary": None if version in parts else canary})
+
+    routes.refresh()
+    gone = routes.by_name[model].version(version) if model in routes.by_name else None
+    _changed(routes, model, without, action="retire", version=version, by=by)
+    assert gone is not None  # noqa: S101  else it was refused
+    return gone
 
 
 def begin(
@@ -68,8 +98,12 @@ def begin(
 
 
 def move(routes: Routes, model: str, action: Move, *, by: str = "person") -> Route:
-    """A decision about the canary under way."""
-    return _changed(routes, model, lambda route: decide(route, action), action=action, by=by)
+    """A decision about the canary under way; what the guard had last said of it is written down with it."""
+    routes.refresh()
+    route, look, why = routes.by_name.get(model), last_look(routes, model), {}
+    if look is not None and route is not None and route.canary is not None and look["begun"] == route.canary.begun:
+        why = {"touched": look["touched"], "evidence": look["verdict"]}
+    return _changed(routes, model, lambda route: decide(route, action), action=action, by=by, **why)
 
 
 def switch(routes: Routes, model: str, version: str, *, by: str = "person") -> Route:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from lab import atomic
 from lab.errors import FolderError, InputError
@@ -90,10 +92,12 @@ class Routes:
     # --- who serves them ----------------------------------------------------------------------------------------
 
     def served_at(self, url: str | None) -> None:
-        """This process is the gateway that follows them, at `url`; None: no more."""
+        """This process is the gateway that follows them, at `url`; None: no more, and another may be already."""
         note = self.folder / "gateway.json"
         if url is None:
-            note.unlink(missing_ok=True)
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                if json.loads(note.read_text())["pid"] == os.getpid():
+                    note.unlink()
             return
         atomic.write(note, json.dumps({"pid": os.getpid(), "started": born(os.getpid()), "url": url}))
 
@@ -124,3 +128,17 @@ class Routes:
 
 def _weights(route: Route | None) -> dict[str, float] | None:
     return None if route is None else {version.version: version.weight for version in route.versions}
+
+
+def place(routes: Routes, model: str) -> Path:
+    """Where the evidence of a route's rollout is written."""
+    return routes.folder / "watch" / f"{quote(model, safe='')}.json"
+
+
+def last_look(routes: Routes, model: str) -> dict[str, Any] | None:
+    """What the guard wrote at its last look ("begun", "step", "t_s", "touched", "verdict"); None before the first."""
+    try:
+        found = json.loads(place(routes, model).read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None

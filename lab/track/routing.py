@@ -2,7 +2,7 @@
 
     Route      one served name: its versions with their weights, and how replicas of a version share the requests
     choose     the version for one request: the one it asks for, else by its key, else by lot
-    Balancer   the replica of a version
+    Balancer   the replica of a version; one that keeps failing is left out for a while
 
 A key sticks to a version by weighted rendezvous hashing (Thaler and Ravishankar, "Using name-based mappings to increase
 hit rates", 1998; weights: Schindelhauer and Schomaker, SPAA 2005): when weights change, keys move only to versions
@@ -14,7 +14,8 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -24,6 +25,8 @@ from lab.spec import Tolerance, Value, nearest, parse
 
 LAB = "lab"
 STEPS = (0.01, 0.05, 0.25, 1.0)
+LEFT_OUT_AFTER, LEFT_OUT_S = 5, 10.0
+"""Failures in a row, and how long a replica then gets nothing."""
 
 Balance = Literal["round_robin", "least_outstanding", "power_of_two"]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -163,15 +166,39 @@ def _score(model: str, version: Version, key: str) -> float:
 
 
 class Balancer:
-    """Which replica of a version a request goes to. `outstanding` is kept by who sends."""
+    """Which replica of a version a request goes to. `outstanding` is kept by who sends.
 
-    def __init__(self, dice: random.Random) -> None:
-        self._dice = dice
+    A replica that fails at once looks idle, and would get all requests. One that failed LEFT_OUT_AFTER times in a row
+    is left out for LEFT_OUT_S, then tried again, and left out again by its first failure (Envoy's outlier detection);
+    where all are, none is.
+    """
+
+    def __init__(self, dice: random.Random, clock: Callable[[], float] = time.monotonic) -> None:
+        self._dice, self._clock = dice, clock
         self._turns: dict[tuple[str, str], int] = {}
+        self._failed: dict[Replica, int] = {}
+        self._until_s: dict[Replica, float] = {}
         self.outstanding: dict[Replica, int] = {}
+
+    def ended(self, replica: Replica, *, well: bool) -> None:
+        """How a request came out that the replica answered, or failed."""
+        if well:
+            self._failed.pop(replica, None)
+            self._until_s.pop(replica, None)
+            return
+        self._failed[replica] = self._failed.get(replica, 0) + 1
+        if self._failed[replica] >= LEFT_OUT_AFTER:
+            self._until_s[replica] = self._clock() + LEFT_OUT_S
+
+    def left_out(self, replica: Replica) -> bool:
+        return self._until_s.get(replica, -math.inf) > self._clock()
 
     def pick(self, route: Route, version: Version) -> Replica:
         replicas = version.replicas
+        if len(replicas) == 1:
+            return replicas[0]
+        if self._until_s:
+            replicas = tuple(replica for replica in replicas if not self.left_out(replica)) or replicas
         if len(replicas) == 1:
             return replicas[0]
         if route.balance == "power_of_two":

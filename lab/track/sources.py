@@ -7,7 +7,10 @@
 
 Files are gathered under a name of their own and moved into place when all are there and checked, so half a version is
 never seen. An S3 fetch that was interrupted goes on: whole files stay, half a file is continued if the object is still
-the same one (its ETag). The place is named by the SHA-256 over all names and contents, so equal versions are kept once.
+the same one (its ETag). What came is held against the ETag: the MD5 of an object that was sent in one piece, the MD5 of
+its parts' MD5s for one that was sent in several. (One that S3 encrypts with a key of its owner's has no such ETag;
+boto3 checks the checksum that S3 keeps, of what is fetched whole.) A fetch from the hub goes on likewise, by the hub's
+own client. The place is named by the SHA-256 over all names and contents, so equal versions are kept once.
 """
 
 from __future__ import annotations
@@ -189,16 +192,55 @@ def _object(
     path.parent.mkdir(parents=True, exist_ok=True)
     book.write_text(json.dumps({**etags, name: etag}))
     ranged = {"Range": f"bytes={have}-"} if have else {}
-    body = client.get_object(Bucket=bucket, Key=key, IfMatch=etag, **ranged)["Body"]
+    answer = client.get_object(Bucket=bucket, Key=key, IfMatch=etag, **ranged)
     with path.open("ab" if have else "wb") as file:
-        for part in body.iter_chunks(CHUNK):
+        for part in answer["Body"].iter_chunks(CHUNK):
             file.write(part)
             have += len(part)
             progress(name, have, size)
     if have != size:
         raise FetchError(f"s3://{bucket}/{key}: {have} of {size} bytes came; try again, it goes on")
-    if re.fullmatch(r'"[0-9a-f]{32}"', etag):  # of an object that was sent in one piece: its MD5
-        own = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
-        if own != etag.strip('"'):
-            path.unlink()
-            raise FetchError(f"s3://{bucket}/{key}: the bytes are not those of the bucket (MD5); try again")
+    own_key = str(answer.get("ServerSideEncryption", "")).startswith("aws:kms") or "SSECustomerAlgorithm" in answer
+    if own_key or (parts := _parts(client, bucket, key, size, etag)) is None:
+        return  # its ETag is no MD5
+    if _etag(path, parts) != etag.strip('"'):
+        path.unlink()
+        raise FetchError(f"s3://{bucket}/{key}: the bytes are not those of the bucket (MD5); try again")
+
+
+def _parts(client: Any, bucket: str, key: str, size: int, etag: str) -> list[int] | None:
+    """The bytes of each piece that an object was sent in, [] for one that was sent whole; None where the store does not
+    say, or the ETag is of another kind."""
+    found = re.fullmatch(r'"[0-9a-f]{32}(?:-(\d+))?"', etag)
+    if found is None:
+        return None
+    if found[1] is None:
+        return []
+
+    def sent(number: int) -> int:
+        return int(client.head_object(Bucket=bucket, Key=key, PartNumber=number)["ContentLength"])
+
+    count, first = int(found[1]), sent(1)
+    if 0 < size - first * (count - 1) <= first:  # all of one size but the last, as every client sends them
+        return [first] * (count - 1) + [size - first * (count - 1)]
+    sizes = [first, *(sent(number) for number in range(2, count + 1))]
+    return sizes if sum(sizes) == size else None
+
+
+def _etag(path: Path, parts: list[int]) -> str:
+    """As S3 makes it of an object that was sent in these parts, or whole."""
+    with path.open("rb") as file:
+        if not parts:
+            return hashlib.file_digest(file, _md5).hexdigest()
+        whole = _md5()
+        for left in parts:
+            part = _md5()
+            while left and (data := file.read(min(left, CHUNK))):
+                part.update(data)
+                left -= len(data)
+            whole.update(part.digest())
+    return f"{whole.hexdigest()}-{len(parts)}"
+
+
+def _md5() -> Any:
+    return hashlib.md5(usedforsecurity=False)

@@ -32,6 +32,7 @@ class Running:
     gateway: Gateway
     routes: Routes
     port: int
+    server: uvicorn.Server
 
     @property
     def url(self) -> str:
@@ -76,20 +77,26 @@ def two_versions(url: str, model: str = "llm", share: float = 0.5, other: str | 
 
 
 @contextmanager
-def running(folder: Path, *routes: dict[str, Any], tokenizer: Path | None = None, **settings: Any) -> Iterator[Running]:
+def running(
+    folder: Path, *routes: dict[str, Any], tokenizer: Path | None = None, drain_s: int | None = None, **settings: Any
+) -> Iterator[Running]:
+    """`drain_s`: how long it waits at its end for what is under way; for ever unless given."""
     known = Routes(folder)
     for route in routes:
         made = parse(Route, route)
         known.change(made.model, lambda _, made=made: made)
     gateway = Gateway(known, Settings(**settings))
     app = make_app(gateway, Edge(gateway, lambda replica: tokenizer))
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", loop="uvloop", http="httptools"))
+    config = uvicorn.Config(
+        app, port=0, log_level="error", loop="uvloop", http="httptools", timeout_graceful_shutdown=drain_s
+    )
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
     thread.start()
     until(lambda: server.started, "the gateway")
     port = server.servers[0].sockets[0].getsockname()[1]
     try:
-        yield Running(gateway, known, port)
+        yield Running(gateway, known, port, server)
     finally:
         server.should_exit = True
         thread.join(60)

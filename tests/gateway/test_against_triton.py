@@ -20,13 +20,14 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
+from lab.errors import InputError
+from lab.gateway.serve import Wishes, serve
 from lab.load.payload import held_out_digits
 from lab.serve.metrics import scrape
 from lab.serve.triton import Server
 from lab.spec import ModelSpec, parse
 from lab.track import rollout
-from lab.track.canary import last_look
-from lab.track.routes import Routes
+from lab.track.routes import Routes, last_look
 from lab.track.routing import Version
 from tests.waiting import until
 
@@ -118,7 +119,7 @@ def test_client_that_goes_stops_the_engine(triton_server: Server) -> None:
         return next(row["value"] for row in rows if row["field"] == f"engine_{field}") or 0.0
 
     body = {"model": "llm", "prompt": "Once", "max_tokens": 900, "ignore_eos": True, "stream": True}
-    with gateway("--model", "llm") as (url, _):
+    with gateway("--model", "llm", "--drain", "1") as (url, process):
         assert refused(url, "/predict/llm", {"inputs": {"text_input": ["Once"]}}) == (400, "streams")
         before, cancelled = engine("output_tokens"), engine("cancelled")
         for _ in range(3):
@@ -132,7 +133,17 @@ def test_client_that_goes_stops_the_engine(triton_server: Server) -> None:
         until(lambda: ask(url, "/routes")[0]["in_flight"] == 0)
         until(lambda: engine("cancelled") == cancelled + 3)  # told together with the tokens, once a second
         written = engine("output_tokens") - before
-    assert 9 <= written <= 90  # of 2,700 that they asked for; how few exactly is benchmarks/rollout.py's
+        with pytest.raises(InputError, match=url):  # two guards on half of the requests each would both decide
+            serve(Wishes())
+        connection = HTTPConnection(url.removeprefix("http://"), timeout=60)
+        connection.request("POST", "/v1/completions", json.dumps(body))
+        answer = connection.getresponse()
+        first = answer.readline()
+        process.send_signal(signal.SIGTERM)
+        rest = answer.read().decode()
+        assert process.wait(60) == 0
+    assert b"choices" in first and '"stopping"' in rest and "[DONE]" not in rest
+    assert 9 <= written < 1350  # of 2,700 that they asked for; how few exactly is benchmarks/rollout.py's
 
 
 def test_without_anything_to_serve_it_says_so(lab_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
+import socket
 import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +17,15 @@ import pytest
 from tritonclient.grpc import model_config_pb2 as pb
 
 from lab.errors import InputError
-from lab.gateway import bodies, predicting
+from lab.gateway import asking, bodies, predicting
 from lab.gateway.chat import ChatTemplate
 from lab.gateway.refusals import Refusal
 from lab.serve.metrics import parse_prometheus
 from lab.serve.repository import config
-from lab.spec import ModelSpec
+from lab.spec import ModelSpec, parse
+from lab.track import rollout
+from lab.track.routes import Routes
+from lab.track.routing import Route
 from tests.gateway.conftest import Running, running, two_versions
 from tests.load.fakes.servers import free_port
 from tests.load.fakes.streams import Chunk, Story, grpc_stream_server
@@ -81,6 +87,47 @@ def test_errors_have_openais_shape(
     assert "\n" not in error["message"]
 
 
+def test_who_is_turned_away_has_an_id_and_is_counted(strict: Running) -> None:
+    strict.gateway.metrics.responses.values.clear()
+    unknown = {**BODY, "model": "lm"}
+    assert strict.ask("/v1/completions", unknown, {"X-Request-Id": "mine"})[2]["x-request-id"] == "mine"
+    own = {strict.ask(path, b"{")[2]["x-request-id"] for path in ("/v1/completions", "/predict/llm")}
+    assert len(own) == 2 and all(len(one) == 24 for one in own)
+    told = {
+        (one.labels["path"], one.labels["status"]): one.value
+        for one in parse_prometheus(strict.ask("/metrics")[1])
+        if one.family == "lab_gateway_http_responses_total"
+    }
+    assert told == {("/v1/completions", "404"): 1, ("/v1/completions", "400"): 1, ("/predict", "400"): 1}
+
+
+def test_body_that_does_not_come_is_not_waited_for(strict: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "BODY_S", 0.2)
+    with socket.create_connection(("127.0.0.1", strict.port), timeout=60) as client:
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+        said = b"".join(iter(lambda: client.recv(65_536), b"")).decode()
+    assert said.startswith("HTTP/1.1 408 ") and '"slow_body"' in said
+
+
+def test_routes_that_could_not_be_read_for_a_moment_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway without a file left to open must not stay deaf to a rollback."""
+    with running(tmp_path, two_versions("grpc://127.0.0.1:1")) as run:
+        refresh, failed = run.routes.refresh, threading.Event()
+
+        def out_of_files() -> bool:
+            if failed.is_set():
+                return refresh()
+            failed.set()
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        monkeypatch.setattr(run.routes, "refresh", out_of_files)
+        until(failed.is_set)
+        rollout.weigh(Routes(tmp_path), "llm", {"2": 1.0})
+        until(lambda: run.gateway.routes.by_name["llm"].version("2").weight == 1)
+
+
 def test_wrong_requests_say_nothing_about_a_version(run_gateway: Any) -> None:
     with run_gateway(two_versions("grpc://127.0.0.1:1")) as run:
         run.ask("/v1/completions", {**BODY, "logprobs": 3})
@@ -136,8 +183,17 @@ def test_sticky_requests_override_and_counts(run_gateway: Any) -> None:
         asked = run.ask("/v1/completions", BODY, {"X-Model-Version": "2"})
         assert asked[1]["system_fingerprint"] == "llm@2"
         assert run.ask("/v1/feedback", {"id": asked[2]["x-request-id"], "score": 0.25})[0] == 200
+        until(run.settled)
         told = parse_prometheus(run.ask("/metrics")[1])
         ended = run.gateway.take_ended()["llm"]
+        sticky = {**two_versions(f"grpc://{fake.url}"), "canary": {"champion": "1", "challenger": "2"}}
+        run.routes.change("llm", lambda _: parse(Route, sticky))
+        for user in ("ann", "ann", "bob"):
+            run.ask("/v1/completions", {**BODY, "user": user})
+        run.ask("/v1/completions", BODY)
+        until(run.settled)
+        drawn = [one.user for one in run.gateway.take_ended()["llm"]]
+    assert drawn[0] == drawn[1] != drawn[2] and "ann" not in str(drawn) and drawn[3] is None
     assert sum(sample.value for sample in told if sample.family == "lab_gateway_requests_total") == 19
     assert [(e.version, e.share, e.score) for e in ended[-2:]] == [("2", None, None), ("2", None, 0.25)]
 

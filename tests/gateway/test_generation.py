@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
+from aiohttp import web
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from lab.gateway import answering
+from lab.track import routing
+from tests.gateway.conftest import Running, running
+from tests.load.fakes.servers import free_port, http_app
 from tests.load.fakes.streams import Chunk, Story, grpc_stream_server, openai_server
 from tests.waiting import until
 
@@ -92,19 +98,61 @@ def test_client_that_goes_ends_its_generation(run_gateway: Any) -> None:
         assert run.gateway.metrics.requests.values == {("llm", "1", "cancelled"): 3}
 
 
+def posted(run: Running, body: bytes) -> socket.socket:
+    """A connection on which that was asked, and nothing was read yet."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.settimeout(60)
+    client.connect(("127.0.0.1", run.port))
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    client.sendall(head + body)
+    return client
+
+
+def read_out(client: socket.socket) -> str:
+    """All that comes until the other side closes."""
+    return b"".join(iter(lambda: client.recv(65_536), b"")).decode()
+
+
 def test_client_that_goes_before_the_first_word_ends_it_too(run_gateway: Any) -> None:
     story = Story(hangs=True)
     with grpc_stream_server(story) as fake, run_gateway(route(f"grpc://{fake.url}")) as run:
         for stream in (True, False):
-            with socket.create_connection(("127.0.0.1", run.port)) as client:
-                body = json.dumps({**BODY, "stream": stream}).encode()
-                client.sendall(
-                    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-                )
+            with posted(run, json.dumps({**BODY, "stream": stream}).encode()):
                 until(lambda: story.in_flight == 1, "the request to arrive")
             until(lambda: story.in_flight == 0, "the upstream to hear of it")
         until(run.settled)
     assert story.cancelled == 2
+
+
+def test_client_that_takes_nothing_does_not_keep_its_place(run_gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stays, and does not read the megabytes that it asked for."""
+    monkeypatch.setattr(answering, "TAKE_S", 1 - 600.0)  # a second after it came
+    story = Story([Chunk(0, 1, "x" * 2**20)] * 16)
+    with (
+        grpc_stream_server(story) as fake,
+        run_gateway(route(f"grpc://{fake.url}")) as run,
+        posted(run, json.dumps({**BODY, "stream": True}).encode()),
+    ):
+        until(lambda: run.gateway.metrics.requests.values == {("llm", "1", "cancelled"): 1}, "the place")
+        until(run.settled)
+
+
+def test_gateway_that_stops_tells_whom_it_no_longer_waits_for(tmp_path: Path) -> None:
+    story = Story([Chunk(0, 1, "One")], hangs=True)
+    with (
+        grpc_stream_server(story) as fake,
+        running(tmp_path / "gateway", route(f"grpc://{fake.url}"), drain_s=0) as run,
+    ):
+        streamed = run.begin("/v1/completions", {**BODY, "stream": True})
+        first = streamed.readline()
+        with posted(run, json.dumps(BODY).encode()) as waiting:
+            until(lambda: story.in_flight == 2, "both to be under way")
+            run.server.should_exit = True
+            rest, whole = streamed.read().decode(), read_out(waiting)
+        until(lambda: story.cancelled == 2, "the upstream to hear of it")
+    assert b"One" in first and '"stopping"' in rest and "[DONE]" not in rest
+    assert whole.startswith("HTTP/1.1 503 ") and "retry-after: 1" in whole and '"stopping"' in whole
 
 
 @pytest.mark.parametrize("how", ["error", "vanish", "killed"])
@@ -230,6 +278,54 @@ def test_somebody_elses_server_is_passed_on_and_watched(run_gateway: Any) -> Non
     assert story.requests[0]["anything"] == 1
     assert last["error"]["code"] == "broken_off"
     assert (status, said["error"]["code"]) == (503, "unavailable")
+
+
+def test_deadline_ends_what_another_server_writes_too(run_gateway: Any) -> None:
+    story = Story([Chunk(0, 1, "One")], hangs=True)
+    with openai_server(story) as fake, run_gateway(route(f"openai+http://{fake.url}", "small")) as run:
+        asked = {"model": "small", "prompt": "x", "stream": True}
+        _, said, _ = run.ask("/v1/completions", asked, {"X-Request-Timeout": "0.5"})
+        until(lambda: story.cancelled == 1, "the upstream to hear of it")
+        until(run.settled)
+    assert "deadline" in str(said) and "[DONE]" not in str(said)
+
+
+def test_another_servers_refusal_is_told_as_whose_it_is(run_gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When to come again is passed on. That the lab's key is wrong there is no fault of the client, whose own key goes
+    no further."""
+    keys: list[str | None] = []
+
+    async def complete(request: web.Request) -> web.Response:
+        keys.append(request.headers.get("Authorization"))
+        if keys[-1] != "Bearer lab":
+            return web.json_response({"error": {"message": "bad key"}}, status=401)
+        return web.json_response({"error": {"message": "busy"}}, status=429, headers={"Retry-After": "7"})
+
+    mine = {"Authorization": "Bearer mine"}
+    found = []
+    for key in ("wrong", "lab"):
+        monkeypatch.setenv("LAB_API_KEY", key)
+        with (
+            http_app([web.post("/v1/completions", complete)], Story()) as fake,
+            run_gateway(route(f"openai+http://{fake.url}", "small")) as run,
+        ):
+            found.append(run.ask("/v1/completions", {"model": "small", "prompt": "x"}, mine))
+    (bad, said, _), (busy, _, headers) = found
+    assert keys == ["Bearer wrong", "Bearer lab"]
+    assert bad == 502 and "answered 401: bad key" in said["error"]["message"]
+    assert (busy, headers["retry-after"]) == (429, "7")
+
+
+def test_replica_that_fails_at_once_does_not_get_everything(run_gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the least outstanding, always."""
+    monkeypatch.setattr(routing, "LEFT_OUT_S", 600.0)
+    with grpc_stream_server(Story(WORDS)) as fake:
+        urls = (f"grpc://127.0.0.1:{free_port()}", f"grpc://{fake.url}")
+        replicas = [{"url": url, "model": "llm"} for url in urls]
+        with run_gateway({"model": "llm", "versions": [{"version": "1", "weight": 1.0, "replicas": replicas}]}) as run:
+            found = Counter(run.ask("/v1/completions", BODY)[0] for _ in range(30))
+            assert run.gateway.told()["routes"]["llm"]["left_out"] == [f"llm at {urls[0]}"]
+    assert found == {503: routing.LEFT_OUT_AFTER, 200: 30 - routing.LEFT_OUT_AFTER}
 
 
 def heard(socket: Any, length: int = len("One two three")) -> str:

@@ -11,7 +11,7 @@ from websockets.sync.client import connect
 
 from lab.measure.records import ERROR, OK
 from tests.gateway.conftest import Running, two_versions
-from tests.load.fakes.streams import Chunk, Story, grpc_stream_server
+from tests.load.fakes.streams import Chunk, Story, grpc_stream_server, openai_server
 from tests.waiting import until
 
 WORDS = [Chunk(0, 1, "One"), Chunk(0, 2, " two"), Chunk(0, 1, " three")]
@@ -34,6 +34,21 @@ def test_shadow_is_asked_the_same_and_nobody_waits_for_it(run_gateway: Any) -> N
             until(run.settled)
             told = run.gateway.metrics.requests.values
     assert told == {("llm", "1", "ok"): 2}  # shadows are nobody's requests
+
+
+@pytest.mark.parametrize("kind", ["grpc", "openai"])
+def test_shadow_may_be_another_kind_of_server(run_gateway: Any, kind: str) -> None:
+    serves = {"grpc": grpc_stream_server, "openai": openai_server}[kind]
+    url = {"grpc": "grpc://{}", "openai": "openai+http://{}"}[kind]
+    with serves(Story(WORDS)) as one, openai_server(Story(WORDS)) as two:
+        both = two_versions(url.format(one.url), "small", share=0.0, other=f"openai+http://{two.url}")
+        with run_gateway({**both, "mirror": {"version": "2"}}) as run:
+            body = {**BODY, "model": "small"}
+            run.ask("/v1/completions", body)
+            run.events("/v1/completions", {**body, "stream": True})
+            until(lambda: run.gateway.metrics.shadows.values == {("small", "2", "same"): 2})
+            until(run.settled)
+    assert [len(server.service.requests) for server in (one, two)] == [2, 2]
 
 
 def asked(run: Running, times: int, **more: Any) -> Counter[int]:

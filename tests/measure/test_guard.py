@@ -99,6 +99,50 @@ def test_load_that_slows_both_is_nobodys_fault() -> None:
         assert guard.verdict(last=False).action != "roll_back"
 
 
+def test_version_that_hangs_is_told_by_who_gives_up_and_impatience_alone_is_nobodys_fault() -> None:
+    random, guard, alike = np.random.default_rng(5), Guard(Tolerance()), Guard(Tolerance())
+    for _ in range(30):
+        champion = Seen(75, 0, random.lognormal(-3, 0.5, 75))
+        guard.see(0.25, champion, Seen(given_up_s=np.full(25, 10.0)))  # and nothing else ever comes of it
+        gave_up = [Seen(n, 0, random.lognormal(-3, 0.5, n), 0, 0, random.lognormal(-1, 1, n // 5)) for n in (75, 25)]
+        alike.see(0.25, *gave_up)
+        assert alike.verdict(last=False).action != "roll_back"
+    verdict = guard.verdict(last=False)
+    assert verdict.action == "roll_back" and "p95 is at least 3" in verdict.text
+    assert guard.touched == 30 * 25
+
+
+def sticky(seed: int, *, bad: tuple[float, ...], by_user: bool = True) -> tuple[str, Guard]:
+    """Forty users with ten requests a look, each at one version by lot; each fails, and waits long, as often as its own
+    requests make it so: `bad` of the champion's and of the challenger's users always."""
+    random, guard = np.random.default_rng(seed), Guard(Tolerance())
+    ours = random.random(40) < 0.25
+    fails = random.random(40) < np.where(ours, bad[1], bad[0])
+    for _ in range(30):
+        did = []
+        for side in (False, True):
+            failed = [f"user {n}" for n in np.flatnonzero((ours == side) & fails) for _ in range(10)]
+            well = [f"user {n}" for n in np.flatnonzero((ours == side) & ~fails) for _ in range(10)]
+            times = random.lognormal(-3, 0.5, len(well))
+            more: dict[str, Any] = {"failed_by": failed, "waits_by": well} if by_user else {}
+            did.append(Seen(len(failed) + len(well), len(failed), times, **more))
+        guard.see(0.25, *did)
+        if guard.verdict(last=False).action == "roll_back":
+            return "roll_back", guard
+    return "wait", guard
+
+
+def test_user_who_always_fails_is_no_more_evidence_than_one_failure() -> None:
+    """Request by request, whoever has such users by lot is rolled back."""
+    alike = (0.1, 0.1)
+    assert [sticky(seed, bad=alike, by_user=False)[0] for seed in range(15)].count("roll_back") >= 5
+    assert [sticky(seed, bad=alike)[0] for seed in range(15)].count("roll_back") <= 1
+    end, guard = sticky(0, bad=(0.0, 1.0))
+    assert end == "roll_back"
+    again = Guard.from_dict(guard.tolerance, json.loads(json.dumps(guard.to_dict(), allow_nan=False)))
+    assert again._firsts["errors"].worst == guard._firsts["errors"].worst != {}
+
+
 def stalled(seed: int, looks: int, *, slower: float = 1.0) -> str:
     """Both versions stall by themselves, in one look of eight: a fifth of their answers wait for it, in a row."""
     random, guard = np.random.default_rng(seed), Guard(Tolerance())

@@ -97,13 +97,19 @@ def test_switch_holds_when_every_book_agrees(more: dict[str, Any], holds: bool |
     assert rehearsal.holds(found(switch(**more))) is holds
 
 
-def test_no_verdict_beyond_the_clients_limit_or_of_half_a_run() -> None:
+def test_half_a_run_shows_only_what_went_wrong() -> None:
     good, bad = found(switch()), found(switch(lost=1))
-    assert [rehearsal.verdict(one, whole=True, limited=False)[0] for one in (good, bad)] == [True, False]
-    assert [rehearsal.verdict(one, whole=False, limited=False)[0] for one in (good, bad)] == [None, False]
-    for one in (good, bad):
-        holds, said = rehearsal.verdict(one, whole=True, limited=True)
-        assert holds is None and "No verdict" in said
+    assert [rehearsal.verdict(one, whole=True, limited=None)[0] for one in (good, bad)] == [True, False]
+    assert [rehearsal.verdict(one, whole=False, limited=None)[0] for one in (good, bad)] == [None, False]
+
+
+def test_beyond_the_clients_limit_a_canary_has_no_verdict_and_a_switch_one_about_what_came() -> None:
+    why = "The load generator sent 143 req/s of the 200 req/s that were due."
+    holds, said = rehearsal.verdict(found(canary("errs", "rolled_back")), whole=True, limited=why)
+    assert holds is None and "No verdict" in said
+    for one, came in ((found(switch()), True), (found(switch(lost=1)), False)):
+        holds, said = rehearsal.verdict(one, whole=True, limited=why)
+        assert holds is came and said.endswith(why) and "for the load that came" in said
 
 
 def test_sentences_of_a_switch() -> None:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from scipy import integrate, stats
 
-from lab.measure.sequential import RATIOS, Events, rate_bounds
+from lab.measure.sequential import RATIOS, Events, Firsts, rate_bounds
 
 
 def test_evidence_is_the_mean_of_likelihood_ratios() -> None:
@@ -43,6 +43,16 @@ def test_alike_versions_are_seldom_told_apart_however_often_one_looks() -> None:
         events.challenger = np.cumsum(ours).astype(float)
         wrong += bool(events.log_more().max() >= math.log(1 / 0.05))  # a look after each event
     assert wrong <= 68  # 1000 × 0.05 and 2.6 standard deviations
+
+
+def test_user_is_one_event_in_each_column_however_often_it_is_harmed() -> None:
+    firsts = Firsts(np.array([1.0, 2.0, 3.0]))
+    assert firsts.add(np.array([1.5, 2.5, 0.5])).tolist() == [2, 1, 0]  # each drawn by itself
+    assert firsts.add(np.array([1.5, 1.9, 1.5]), ["ann", "ann", None]).tolist() == [2, 0, 0]
+    assert firsts.add(np.array([2.5]), ["ann"]).tolist() == [0, 1, 0]  # worse than ever
+    assert firsts.add(np.array([2.5, 1.2, 9.0]), ["ann", "ann", "bob"]).tolist() == [1, 1, 1]
+    assert firsts.add(np.zeros(0)).tolist() == firsts.add(np.array([0.5]), ["cem"]).tolist() == [0, 0, 0]
+    assert firsts.worst == {"ann": 2.5, "bob": 9.0}  # who was not harmed is not kept
 
 
 def test_written_and_read_it_is_the_same() -> None:

@@ -209,7 +209,7 @@ def test_another_architecture_is_refused_by_name(tiny_folder: Path, tmp_path: Pa
 HUB_ID = "an-organisation/a-llama"
 
 
-def test_a_hub_id_is_fetched_once_into_a_folder_of_its_own(
+def test_a_hub_id_is_fetched_once_into_a_folder_of_its_own_and_goes_on_where_it_was_lost(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
@@ -217,17 +217,25 @@ def test_a_hub_id_is_fetched_once_into_a_folder_of_its_own(
     def snapshot_download(repo_id: str, *, local_dir: Path, allow_patterns: list[str]) -> str:
         asked.append((repo_id, allow_patterns))
         assert not llama_weights.is_ready(HUB_ID)  # nobody sees it before it is whole
+        if len(asked) == 1:
+            shutil.copy(tiny_folder / "config.json", local_dir)
+            (local_dir / ".cache").mkdir()
+            raise OSError("the connection was lost")
+        assert (local_dir / "config.json").is_file()  # what came before is there to go on from
         shutil.copytree(tiny_folder, local_dir, dirs_exist_ok=True)
         return str(local_dir)
 
     monkeypatch.setenv("LAB_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    with pytest.raises(FetchError, match="lost"):
+        llama_weights.prepare(HUB_ID)
     place = llama_weights.prepare(HUB_ID)
+    assert not (place / ".cache").exists()
     assert place == tmp_path / "models" / "an-organisation--a-llama" and llama_weights.is_ready(HUB_ID)
     assert llama_weights.check(place).layers == 2
     assert llama_weights.prepare(HUB_ID) == place
-    assert asked == [(HUB_ID, ["*.json", "*.safetensors"])]  # weights that are code are not asked for
+    assert asked == [(HUB_ID, ["*.json", "*.safetensors"])] * 2  # weights that are code are not asked for
 
 
 @pytest.mark.parametrize(

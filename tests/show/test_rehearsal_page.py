@@ -10,7 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from lab.run import catalogue
-from lab.run.plan import cell_blocks, settle, with_rate
+from lab.run.plan import cell_blocks, level_blocks, settle, with_rate
 from lab.show.charts.shares import by_version
 from lab.show.ui import registering
 from tests.measure.test_rehearsal_figures import canary, switch
@@ -26,9 +26,12 @@ def rehearsed(name: str, run_id: str, told: list[dict[str, Any]]) -> None:
     short = [("workload.duration_s", 2.0), ("workload.warmup_s", 0.5)]
     experiment = settle(catalogue.experiment(name), short, quick=True)
     author = Author(experiment, run_id, seconds=20)
-    for index, (block, event) in enumerate(zip(cell_blocks(experiment), told, strict=True)):
-        author.block(index, with_rate(block, None))
-        author.folder.event("rehearsed", block=index, **event)
+    first = level_blocks(experiment) if experiment.reference else []
+    blocks, events = [*first, *cell_blocks(experiment)], [None] * len(first) + told
+    for index, (block, event) in enumerate(zip(blocks, events, strict=True)):
+        author.block(index, with_rate(block, 250.0))
+        if event is not None:
+            author.folder.event("rehearsed", block=index, **event)
     author.end("done")
 
 

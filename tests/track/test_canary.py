@@ -11,8 +11,8 @@ import pytest
 from lab.measure.records import CANCELLED, ERROR, OK, REFUSED
 from lab.spec import parse
 from lab.track import rollout
-from lab.track.canary import Ended, Watch, by_share, last_look, place, seen
-from lab.track.routes import Routes
+from lab.track.canary import Ended, Watch, by_share, seen
+from lab.track.routes import Routes, last_look, place
 from lab.track.routing import Canary, Route, Version, to_one
 
 
@@ -75,6 +75,16 @@ def test_held_rollout_is_watched_and_not_moved(routes: Routes) -> None:
     assert canary(routes).state == "rolled_back"
 
 
+def test_decision_of_a_person_has_the_guards_last_word_with_it(routes: Routes) -> None:
+    rollout.move(routes, "m", "hold", by="ann")
+    assert "evidence" not in routes.audit("m")[-1]  # the guard had not looked yet
+    Watch(routes).tick(traffic(0))
+    rollout.move(routes, "m", "promote", by="ann")
+    line = routes.audit("m")[-1]
+    assert (line["action"], line["by"]) == ("promote", "ann")
+    assert line["touched"] > 0 and line["evidence"]["text"].startswith("Wait") and line["evidence"]["comparisons"]
+
+
 def test_restart_goes_on_with_the_evidence_and_a_new_rollout_begins_without(routes: Routes) -> None:
     first = Watch(routes)
     for second in range(3):
@@ -109,12 +119,12 @@ def test_somebody_who_was_quicker_stands(routes: Routes) -> None:
     assert other.by_name["m"].version("2").weight == 1
 
 
-def test_only_what_was_drawn_and_not_given_up_is_compared(routes: Routes) -> None:
+def test_only_what_was_drawn_is_compared_and_what_was_given_up_is_told_apart(routes: Routes) -> None:
     ended = [
         Ended("1", 0.25, OK, 0.1),
         Ended("2", 0.25, REFUSED, 0.0),
         Ended("2", None, ERROR, 0.1),  # asked for by name
-        Ended("1", 0.25, CANCELLED, 0.1),
+        Ended("1", 0.25, CANCELLED, 0.1, user="ann"),
         Ended("3", 0.25, ERROR, 0.1),  # neither of the two
         Ended("2", 0.25, None, 0.0, score=0.2),
         Ended("2", 0.05, OK, 0.1),  # of the step before
@@ -122,6 +132,7 @@ def test_only_what_was_drawn_and_not_given_up_is_compared(routes: Routes) -> Non
     found = by_share(ended, canary(routes))
     assert set(found) == {0.25, 0.05}
     champion, challenger = found[0.25]
-    assert (champion.requests, champion.failed) == (1, 0)
+    assert (champion.requests, champion.failed, champion.given_up_s.tolist()) == (1, 0, [0.1])
     assert (challenger.requests, challenger.failed, challenger.scored, challenger.bad) == (1, 1, 1, 1)
+    assert (champion.waits_by, champion.failed_by, challenger.waits_by) == ([None, "ann"], None, None)
     assert seen([]).requests == 0 and len(seen([]).latencies_s) == 0

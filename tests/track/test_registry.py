@@ -20,10 +20,10 @@ from lab.serve.repository import config_pbtxt
 from lab.spec import ModelSpec, parse
 from lab.track import registry as registries
 from lab.track import rollout, sources
-from lab.track.canary import Watch, last_look
+from lab.track.canary import Watch
 from lab.track.deploy import spec_of
 from lab.track.registry import Registry
-from lab.track.routes import Routes
+from lab.track.routes import Routes, last_look
 from lab.track.routing import Version, to_one
 from tests.gateway.conftest import running, two_versions
 from tests.load.fakes.streams import Chunk, Story, grpc_stream_server
@@ -225,6 +225,19 @@ def test_names_are_known_without_mlflow(book: Registry, files: Path, tmp_path: P
 def test_lineage_is_json(book: Registry, files: Path) -> None:
     one = book.register("told", DIGITS, str(files))
     assert until(lambda: json.loads(json.dumps(one.to_dict())))["held"]["size_bytes"] == 1002
+
+
+def test_registry_of_more_names_than_mlflow_gives_at_a_time(book: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Page(list[Any]):
+        token: str | None = None
+
+    def search(page_token: str | None) -> Page:
+        page = Page([SimpleNamespace(name="b" if page_token is None else "a")])
+        page.token = "more" if page_token is None else None
+        return page
+
+    monkeypatch.setattr(book, "_client", SimpleNamespace(search_registered_models=search))
+    assert book._names() == ["a", "b"]
 
 
 def test_family_without_files_is_not_registered(book: Registry, files: Path) -> None:

@@ -27,6 +27,7 @@ from lab.track.rehearsal.canary import traffic
 from lab.track.rehearsal.stage import Stage, end
 from lab.track.rehearsal.users import Answer, Users
 from lab.track.routes import Routes
+from tests.waiting import LIMIT_S
 
 S = 1_000_000_000
 THERE, BACK = Switch("green", 4 * S, 4 * S + 1000), Switch("blue", 8 * S, 8 * S + 1000)
@@ -147,7 +148,7 @@ def test_users_score_what_they_get_and_note_what_they_do_not() -> None:
         return web.json_response(told, headers=headers)
 
     async def all_of_it(book: list[Any]) -> list[Answer]:
-        async with gateway(predict, book) as url, Users(url, 5.0, scores=True) as users:
+        async with gateway(predict, book) as url, Users(url, LIMIT_S, scores=True) as users:
             assert await users.predict("digits", np.zeros(40, np.int64), lambda: False) == 40
             assert users.sent == 40
             return users.answers
@@ -168,7 +169,7 @@ async def nothing(request: web.Request) -> web.Response:
 
 def test_stream_without_its_end_broke_off() -> None:
     async def all_of_it() -> list[Answer]:
-        async with gateway(nothing, []) as url, Users(url, 5.0) as users:
+        async with gateway(nothing, []) as url, Users(url, LIMIT_S) as users:
             await users._stream(0, "s0-0", b"{}")
             await users._stream(0, "s0-1", b"{}")
             return users.answers
@@ -187,11 +188,33 @@ def test_users_stop_when_told() -> None:
         return web.json_response({"id": "x", "outputs": {"LOGITS": [[1.0] * 10]}})
 
     async def all_of_it() -> int:
-        async with gateway(predict, []) as url, Users(url, 5.0) as users:
+        async with gateway(predict, []) as url, Users(url, LIMIT_S) as users:
             due_ns = np.concatenate([np.zeros(3, np.int64), np.full(5, 2**62)])  # nobody waits for the last ones
             return await asyncio.wait_for(users.predict("digits", due_ns, lambda: asked >= 3), 60)
 
     assert asyncio.run(all_of_it()) == 3
+
+
+def test_crowd_asks_again_as_soon_as_it_is_answered() -> None:
+    under_way, most, asked = 0, 0, 0
+    together = asyncio.Event()
+
+    async def predict(request: web.Request) -> web.Response:
+        nonlocal under_way, most, asked
+        asked, under_way = asked + 1, under_way + 1
+        most = max(most, under_way)
+        if most == 3:
+            together.set()
+        await together.wait()  # nobody is answered before all three have asked
+        under_way -= 1
+        return web.json_response({"id": "x", "outputs": {"LOGITS": [[1.0] * 10]}})
+
+    async def all_of_it() -> int:
+        async with gateway(predict, []) as url, Users(url, 60.0) as users:
+            return await asyncio.wait_for(users.crowd("digits", 3, 2**62, lambda: asked >= 40, images=4), 60)
+
+    assert asyncio.run(all_of_it()) == asked >= 40
+    assert most == 3
 
 
 def test_users_stop_at_once_when_the_gateway_has_ended(tmp_path: Path) -> None:
@@ -205,7 +228,7 @@ def test_users_stop_at_once_when_the_gateway_has_ended(tmp_path: Path) -> None:
             return False
 
         async def all_of_it() -> None:
-            async with Users(place.url, 5.0) as users:
+            async with Users(place.url, LIMIT_S) as users:
                 await users.predict("digits", np.full(5, 2**62), watch)  # nobody waits for these
 
         assert process.wait(60)

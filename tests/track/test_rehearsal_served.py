@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from lab.measure import rehearsal
 from lab.serve.triton import Server
 from lab.spec import Constant, ModelSpec, Rollout, Tolerance
 from lab.track.deploy import warm
-from lab.track.rehearsal import blue_green, canary, planted, rehearse
+from lab.track.rehearsal import blue_green, canary, ceiling, planted, rehearse
 from lab.track.rehearsal.stage import Stage, stage
 from lab.track.routes import Routes
 from tests.waiting import until
@@ -38,6 +39,15 @@ def in_force(place: Stage) -> list[str]:
 
 
 def test_guard_rolls_back_what_errs_and_a_switch_loses_nothing(place: Stage, triton_server: Server) -> None:
+    crowd: dict[str, Any] = {
+        "concurrency": 2,
+        "streams": 0,
+        "timeout_s": 10,
+        "recorder": None,
+        "stopped": lambda: False,
+    }
+    assert ceiling.play(place, "shown", "shown", time.perf_counter_ns() + S // 2, **crowd).asked > 0
+    assert place.told()["in_flight"] == 0
     bad = planted.serve(triton_server, ONE, "errs")
     rehearse._lay(place.routes, "shown", {"1": (triton_server, ONE), "2": (triton_server, bad)})
     until(lambda: in_force(place) == ["1", "2"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import random
 import threading
 from collections import Counter
@@ -11,12 +13,25 @@ from typing import Any
 
 import pytest
 
+from lab.commands import rollout as command
 from lab.errors import FolderError, InputError
+from lab.gateway.serve import Wishes, serve
 from lab.spec import parse
 from lab.track import rollout
 from lab.track.rollout import decide
 from lab.track.routes import Routes
-from lab.track.routing import Balancer, Route, Version, choose, to_one
+from lab.track.routing import (
+    LEFT_OUT_AFTER,
+    LEFT_OUT_S,
+    Balancer,
+    Replica,
+    Route,
+    Version,
+    choose,
+    to_one,
+)
+from tests.gateway.conftest import running, two_versions
+from tests.load.fakes.streams import Story, openai_server
 
 
 def dice() -> random.Random:
@@ -77,6 +92,45 @@ def test_replicas_share_as_the_route_says() -> None:
         balancer.outstanding[busy] = 5
         found = Counter(balancer.pick(of, version) for _ in range(300))
         assert found[busy] == (100 if balance == "round_robin" else 0)
+
+
+def test_replica_that_keeps_failing_is_left_out_for_a_while() -> None:
+    now = 0.0
+    replicas = [{"url": f"grpc://h:{port}", "model": "m"} for port in (1, 2, 3)]
+    of = parse(Route, {"model": "m", "versions": [{"version": "1", "weight": 1, "replicas": replicas}]})
+    version, balancer = of.versions[0], Balancer(dice(), lambda: now)
+    bad, *good = version.replicas
+
+    def picked() -> set[Replica]:
+        return {balancer.pick(of, version) for _ in range(20)}
+
+    for _ in range(LEFT_OUT_AFTER - 1):
+        balancer.ended(bad, well=False)
+    assert picked() == {bad, *good}
+    balancer.ended(bad, well=True)  # not in a row
+    for _ in range(LEFT_OUT_AFTER):
+        balancer.ended(bad, well=False)
+    assert picked() == set(good)
+    now = LEFT_OUT_S + 1
+    assert picked() == {bad, *good}
+    balancer.ended(bad, well=False)  # the first one after it
+    assert picked() == set(good)
+    for replica in good:
+        for _ in range(LEFT_OUT_AFTER):
+            balancer.ended(replica, well=False)
+    assert picked() == {bad, *good}  # better one that fails than none
+
+
+def test_another_gateways_note_is_left_alone(tmp_path: Path) -> None:
+    routes = Routes(tmp_path)
+    routes.served_at("http://127.0.0.1:1")
+    assert routes.gateway() == "http://127.0.0.1:1"
+    with pytest.raises(InputError, match="follows these routes"):
+        serve(Wishes(folder=tmp_path, port=0))
+    note = tmp_path / "gateway.json"
+    note.write_text(json.dumps({**json.loads(note.read_text()), "pid": os.getppid()}))
+    routes.served_at(None)
+    assert note.exists()
 
 
 def test_change_is_seen_by_another_reader_and_written_down(tmp_path: Path) -> None:
@@ -204,3 +258,64 @@ def test_version_that_is_deployed_anew_keeps_its_share(tmp_path: Path) -> None:
     )
     first = rollout.add_version(routes, "fresh", new)
     assert first is not None and first.versions[0].weight == 1.0
+
+
+def test_version_is_retired_when_nothing_leads_to_it_any_more(tmp_path: Path) -> None:
+    routes = Routes(tmp_path)
+    routes.change("m", lambda _: route(0.0, 1.0, 0.0))
+    rollout.shadow(routes, "m", "3")
+    for version, why in (("2", "100 % of the traffic"), ("3", "shadows"), ("9", "there is none")):
+        with pytest.raises(InputError, match=why):
+            rollout.retire(routes, "m", version)
+    rollout.begin(routes, "m", "1")
+    rollout.move(routes, "m", "roll_back")
+    assert rollout.retire(routes, "m", "1").replicas[0].model == "m_1"
+    left = routes.by_name["m"]
+    assert [version.version for version in left.versions] == ["2", "3"] and left.canary is None
+    rollout.begin(routes, "m", "3")
+    with pytest.raises(InputError, match="traffic"):
+        rollout.retire(routes, "m", "3")
+    with pytest.raises(InputError, match="no route"):
+        rollout.retire(routes, "n", "1")
+
+
+def commanded(*words: str) -> None:
+    parser = argparse.ArgumentParser()
+    command.add_options(parser)
+    command.run(parser.parse_args(words))
+
+
+def test_command_places_a_version_at_several_servers_and_tells_what_was_decided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LAB_HOME", str(tmp_path))
+    commanded("replicas", "m", "1", "grpc://a:1", "grpc://b:2=m_b", "--balance", "power_of_two")
+    commanded("replicas", "m", "2", "openai+http://c:3/v1")
+    of = Routes().by_name["m"]
+    assert of.balance == "power_of_two" and [version.weight for version in of.versions] == [1.0, 0.0]
+    assert [(r.url, r.model) for r in of.versions[0].replicas] == [("grpc://a:1", "m"), ("grpc://b:2", "m_b")]
+    commanded("begin", "m", "2", "--steps", "0.5,1", "--by", "ann")
+    with pytest.raises(InputError, match="url"):
+        commanded("replicas", "m", "3", "ftp://a")
+    capsys.readouterr()
+    commanded("status")
+    said = capsys.readouterr().out
+    assert "m: 1 50 %, 2 50 %" in said and "begin by ann" in said
+
+
+def test_version_that_is_not_ready_gets_no_traffic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAB_HOME", str(tmp_path))
+    with openai_server(Story()) as fake:
+        both = two_versions(f"openai+http://{fake.url}", "small", share=0.0, other="openai+http://127.0.0.1:1")
+        with running(tmp_path / "gateway", both) as run:
+            run.routes.served_at(run.url)
+            for action in ("begin", "switch"):
+                with pytest.raises(InputError, match="version 2 of small is not ready"):
+                    commanded(action, "small", "2")
+            assert Routes().by_name["small"].version("2").weight == 0
+            commanded("switch", "small", "2", "--anyway")
+            assert Routes().by_name["small"].version("2").weight == 1
+            commanded("switch", "small", "1")
+            run.routes.served_at(None)
+            commanded("switch", "small", "2")  # nobody can say
+    assert Routes().by_name["small"].version("2").weight == 1

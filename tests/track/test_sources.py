@@ -104,3 +104,26 @@ def test_s3_object_that_changed_meanwhile_is_fetched_anew(bucket: Any, lab_home:
     bucket.put_object(Bucket="models", Key="new/a.bin", Body=b"new" * 2000)
     held = sources.bring("s3://models/new")
     assert (held.path / "a.bin").read_bytes() == b"new" * 2000
+
+
+def test_s3_object_that_was_sent_in_parts_is_checked_too(bucket: Any, lab_home: Path, tmp_path: Path) -> None:
+    """As every client sends weights; moto's own ETag is the independent one."""
+    from boto3.s3.transfer import TransferConfig
+
+    content, part = bytes(range(251)) * 24_000, 5 * 2**20  # a whole part and a bit
+    (tmp_path / "a.bin").write_bytes(content)
+    in_parts = TransferConfig(multipart_threshold=part, multipart_chunksize=part)
+    bucket.upload_file(str(tmp_path / "a.bin"), "models", "parts/a.bin", Config=in_parts)
+    etag = bucket.head_object(Bucket="models", Key="parts/a.bin")["ETag"]
+    assert etag.endswith('-2"')
+
+    def spoil(name: str, done: int, of: int) -> None:
+        (file,) = (lab_home / "registry").glob(".partial-*/a.bin")
+        with file.open("r+b") as half:
+            half.write(b"x")
+
+    with pytest.raises(FetchError, match="not those of the bucket"):
+        sources.bring("s3://models/parts", spoil)
+    assert (sources.bring("s3://models/parts").path / "a.bin").read_bytes() == content
+    assert sources._etag(tmp_path / "a.bin", [part, len(content) - part]) == etag.strip('"')
+    assert sources._parts(bucket, "models", "parts/a.bin", len(content), '"of another kind"') is None

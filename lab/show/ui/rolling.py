@@ -17,9 +17,8 @@ from lab.show.charts import rollout as charts
 from lab.show.ui import chart, gatekeeping, registering, rehearsing
 from lab.show.ui.cards import Card, cards
 from lab.show.ui.words import when
-from lab.track import rollout
-from lab.track.canary import last_look
-from lab.track.routes import Routes
+from lab.track import readiness, rollout
+from lab.track.routes import Routes, last_look
 from lab.track.routing import Route
 
 TICK_S = 2.0
@@ -191,6 +190,8 @@ def _moves(routes: Routes, route: Route) -> None:
 def _do(act: Callable[..., Any], routes: Routes, model: str, what: str) -> None:
     """A click; a refusal is told where the buttons are."""
     try:
+        if act in (rollout.begin, rollout.switch):
+            readiness.check(routes, model, what)
         act(routes, model, what, by="page")
     except LabError as error:
         st.session_state["o_refused"] = str(error)

@@ -5,6 +5,7 @@ is good or has a fault planted into it.
     stage.py       the gateway's process on routes of its own
     planted.py     what version 2 is
     users.py       who asks: labelled images at set times, streams one after the other
+    ceiling.py     how much comes through at all, where the load is a share of that
     canary.py      steps and the guard's decision, left to the gateway
     blue_green.py  the switch and the way back, each request accounted for
 

@@ -21,10 +21,9 @@ from lab.serve.triton import Server
 from lab.track import rollout
 from lab.track.rehearsal.canary import Played, traffic
 from lab.track.rehearsal.stage import LOOK_S, Stage
-from lab.track.rehearsal.users import IMAGES, Answer, Users
+from lab.track.rehearsal.users import IMAGES, STREAM_TOKENS, Answer, Users
 
 BLUE, GREEN = "blue", "green"
-STREAM_TOKENS = 40
 COUNTED_S = 3.0
 AFTER_NS = 1_000_000_000
 """What counts as right after a switch."""

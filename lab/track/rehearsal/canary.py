@@ -19,10 +19,9 @@ from lab.load.recorder import Recorder
 from lab.measure.records import Int64s
 from lab.spec import Rollout
 from lab.track import rollout
-from lab.track.canary import last_look
 from lab.track.rehearsal.stage import Stage
 from lab.track.rehearsal.users import Answer, Users
-from lab.track.routes import Routes
+from lab.track.routes import Routes, last_look
 from lab.track.routing import Canary, Route
 
 ONE, TWO = "1", "2"

@@ -3,8 +3,9 @@
     canary        each block has a version 2 of its own beside the same version 1, in one Triton
     blue_green    both environments stand in a Triton of their own, warmed before the first block
 
-Version 1 is the experiment's model in the lab's Triton; the routes, their audit log and the gateway's log are in the
-run's folder. Events: block_start and block_end as everywhere, and "rehearsed" with what came of the block.
+With a reference load, the first block finds what comes through at all (ceiling.py). Version 1 is the experiment's model
+in the lab's Triton; the routes, their audit log and the gateway's log are in the run's folder. Events: block_start and
+block_end as everywhere, and "rehearsed" with what came of the block.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
+import numpy as np
+
 from lab import priority
 from lab.errors import InputError
 from lab.load import schedule
@@ -22,13 +25,14 @@ from lab.measure.records import Int64s
 from lab.measure.words import level_label
 from lab.run.control import Inbox
 from lab.run.folder import RunFolder
-from lab.run.plan import Block, cell_blocks, with_rate
+from lab.run.plan import Block, cell_blocks, level_blocks, with_rate
+from lab.run.results import baseline_saturation
 from lab.run.serving import managed
 from lab.serve import scratch, weights
 from lab.serve.triton import Server
-from lab.spec import Cell, Experiment, ModelSpec, Rollout, parse
+from lab.spec import Cell, ClosedLoop, Experiment, ModelSpec, Reference, Rollout, parse
 from lab.track.deploy import warm
-from lab.track.rehearsal import blue_green, canary, planted
+from lab.track.rehearsal import blue_green, canary, ceiling, planted
 from lab.track.rehearsal.canary import Played
 from lab.track.rehearsal.stage import Stage, stage
 from lab.track.routes import Routes
@@ -71,18 +75,24 @@ def measure(experiment: Experiment, folder: RunFolder, stopped: Stopped, report:
         extra["gateway"] = [place.pid]
         recorder = Recorder(folder.path / "requests-0.arrows")
         ends.callback(recorder.close)
-        blocks = cell_blocks(experiment)
+        blocks = [*(level_blocks(experiment) if experiment.reference else []), *cell_blocks(experiment)]
+        saturation_rps: float | None = None
         for index, planned in enumerate(blocks):
             if asked():
                 break
-            block, where = with_rate(planned, None), f"block {index + 1} of {len(blocks)}"
-            report(f"{where}: {kind.told(cells[block.cell])}")
+            block, where = with_rate(planned, saturation_rps), f"block {index + 1} of {len(blocks)}"
+            told = "how much comes through at all" if block.role == "saturation" else kind.told(cells[block.cell])
+            report(f"{where}: {told}")
 
             def tick(where: str = where, done: float = index / len(blocks)) -> bool:
                 on_tick("running", where, done)
                 place.check()
                 return asked()
 
+            if block.role == "saturation":
+                _block(index, block, cells[block.cell], _Ceiling(experiment), place, recorder, folder, tick)
+                saturation_rps = None if asked() else baseline_saturation(folder, experiment)
+                continue
             with kind.ready(routes, cells[block.cell], block):
                 _block(index, block, cells[block.cell], kind, place, recorder, folder, tick)
     return asked.by_page
@@ -92,7 +102,7 @@ def _block(
     index: int,
     block: Block,
     cell: Cell,
-    kind: _Canaries | _Environments,
+    kind: _Canaries | _Environments | _Ceiling,
     place: Stage,
     recorder: Recorder,
     folder: RunFolder,
@@ -100,7 +110,11 @@ def _block(
 ) -> None:
     workload = block.workload
     start_ns = time.perf_counter_ns() + LEAD_NS
-    due_ns = schedule.arrivals(workload.arrival, workload.duration_s, workload.seed) + start_ns
+    closed = isinstance(workload.arrival, ClosedLoop)  # its users decide when they ask
+    due_ns = np.zeros(0, np.int64)
+    if not closed:
+        due_ns = schedule.arrivals(workload.arrival, workload.duration_s, workload.seed) + start_ns
+    planned: int | None = None if closed else len(due_ns)
     window = {
         "start_ns": start_ns,
         "measured_from_ns": start_ns + round(workload.warmup_s * 1e9),
@@ -112,25 +126,50 @@ def _block(
         role=block.role,
         cell=block.cell,
         repeat=block.repeat,
-        planned=len(due_ns),
+        planned=planned,
         workload=workload.model_dump(mode="json"),
         model=block.model.model_dump(mode="json"),
         wall_ns=time.time_ns(),
         **window,
     )
     recorder.begin(index)
-    asked, end_ns = len(due_ns), window["end_ns"]
+    end_ns = window["end_ns"]
     try:
         played = kind.play(place, cell, due_ns, window, recorder, tick)
-        asked, end_ns = played.asked, min(played.end_ns, window["end_ns"])
-        assert cell.rollout is not None  # noqa: S101  it is a rehearsal's cell
-        folder.event(
-            "rehearsed", block=index, way=cell.rollout.way, challenger=cell.rollout.challenger, repeat=block.repeat,
-            rate_rps=getattr(workload.arrival, "rate_rps", None), **played.told,
-        )  # fmt: skip
+        planned, end_ns = None if closed else played.asked, min(played.end_ns, window["end_ns"])
+        if block.role == "cell":
+            rollout = _rollout(cell)
+            folder.event(
+                "rehearsed", block=index, way=rollout.way, challenger=rollout.challenger, repeat=block.repeat,
+                rate_rps=getattr(workload.arrival, "rate_rps", None), **played.told,
+            )  # fmt: skip
     finally:
         recorder.flush()
-        folder.event("block_end", block=index, planned=asked, end_ns=end_ns, wall_ns=time.time_ns())
+        folder.event("block_end", block=index, planned=planned, end_ns=end_ns, wall_ns=time.time_ns())
+
+
+class _Ceiling:
+    """What comes through, by version 1, with the streams that the rollout has."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._name = experiment.model.name
+        self._talker = experiment.neighbours[-1].name if experiment.neighbours else self._name
+        self._concurrency = (experiment.reference or Reference()).concurrency
+
+    def play(
+        self, place: Stage, cell: Cell, due_ns: Int64s, window: dict[str, int], recorder: Recorder, tick: Stopped
+    ) -> Played:
+        return ceiling.play(
+            place,
+            self._name,
+            self._talker,
+            window["end_ns"],
+            concurrency=self._concurrency,
+            streams=_rollout(cell).streams,
+            timeout_s=cell.workload.timeout_s,
+            recorder=recorder,
+            stopped=tick,
+        )
 
 
 class _Canaries:

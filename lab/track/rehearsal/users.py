@@ -5,6 +5,7 @@ other. Each request is one Answer, whatever became of it; those at set times are
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import time
 from collections.abc import Awaitable, Callable
@@ -19,8 +20,8 @@ from lab.load.payload import held_out_digits, held_out_labels
 from lab.load.recorder import Recorder
 from lab.measure.records import ERROR, OK, REFUSED, TIMEOUT, TRUNCATED, Int64s
 
-IMAGES = 50
-"""Different ones that are asked where answers are compared: each of them often."""
+IMAGES, STREAM_TOKENS = 50, 40
+"""Different images that are asked where answers are compared: each of them often; and how long an answer is read."""
 TICK_S, FLUSH_S = 0.1, 0.5
 OUTCOME = {429: REFUSED, 503: REFUSED, 504: TIMEOUT}
 
@@ -51,6 +52,15 @@ class Answer:
     @property
     def seconds(self) -> float:
         return (self.done_ns - self.sent_ns) / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """About one image: what is sent, and the right answer."""
+
+    image: int
+    body: bytes
+    label: int
 
 
 @dataclass(slots=True)
@@ -85,8 +95,7 @@ class Users:
     async def predict(self, model: str, due_ns: Int64s, watch: Watch, *, images: int | None = None) -> int:
         """Ask about one of the first `images` (all of them unless given) at each of these times, in turn, until `watch`
         ends it; how many were asked. Returns with the last answer."""
-        pictures, labels = held_out_digits()[:images], held_out_labels()
-        bodies = [json.dumps({"inputs": {"IMAGE": picture.tolist()}}).encode() for picture in pictures]
+        questions = _questions(images)
         over = asyncio.Event()
         watching = asyncio.ensure_future(self._watched(watch, over))
         tasks: set[asyncio.Task[None]] = set()
@@ -97,8 +106,7 @@ class Users:
                 await asyncio.sleep(min(left_s, TICK_S))
             if over.is_set():
                 break
-            image = n % len(bodies)
-            task = asyncio.ensure_future(self._prediction(model, n, due, image, bodies[image], int(labels[image])))
+            task = asyncio.ensure_future(self._prediction(model, n, due, questions[n % len(questions)]))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
             asked += 1
@@ -106,6 +114,22 @@ class Users:
         over.set()
         await watching
         return asked
+
+    async def crowd(self, model: str, size: int, until_ns: int, watch: Watch, *, images: int | None = None) -> int:
+        """`size` users who each ask about another image as soon as they have an answer, until then or until `watch`
+        ends it; how many were asked."""
+        questions, numbers, over = _questions(images), itertools.count(), asyncio.Event()
+        watching = asyncio.ensure_future(self._watched(watch, over))
+
+        async def one() -> None:
+            while (now_ns := time.perf_counter_ns()) < until_ns and not over.is_set():
+                n = next(numbers)
+                await self._prediction(model, n, now_ns, questions[n % len(questions)])
+
+        await asyncio.gather(*(one() for _ in range(size)))
+        over.set()
+        await watching
+        return next(numbers)
 
     async def talk(self, model: str, user: int, tokens: int, until_ns: int) -> None:
         """One streamed answer after the other to the same prompt, the last one to its end."""
@@ -132,17 +156,20 @@ class Users:
         finally:
             over.set()  # nobody watches any more
 
-    async def _prediction(self, model: str, n: int, due_ns: int, image: int, body: bytes, label: int) -> None:
+    async def _prediction(self, model: str, n: int, due_ns: int, asked: _Question) -> None:
         own, sent_ns = f"p{n}", time.perf_counter_ns()
-        came = await self._asked(f"/predict/{model}", own, body, _whole)
+        came = await self._asked(f"/predict/{model}", own, asked.body, _whole)
         done_ns = time.perf_counter_ns()
         if self._recorder is not None:
             self._recorder.add(n, due_ns, sent_ns, done_ns, came.outcome, came.detail)
         right, said = None, json.dumps(came.detail)
         if came.outcome == OK:
             own, outputs = came.body["id"], came.body["outputs"]
-            right, said = int(np.argmax(outputs["LOGITS"])) == label, json.dumps(outputs)
-        self.answers.append(Answer("prediction", image, own, sent_ns, done_ns, came.outcome, came.version, said, right))
+            right, said = int(np.argmax(outputs["LOGITS"])) == asked.label, json.dumps(outputs)
+        number = asked.image
+        self.answers.append(
+            Answer("prediction", number, own, sent_ns, done_ns, came.outcome, came.version, said, right)
+        )
         if self._scores and right is not None:
             score = json.dumps({"id": own, "score": float(right)}).encode()
             with suppress(aiohttp.ClientError, OSError, TimeoutError):
@@ -176,6 +203,13 @@ class Users:
         except (aiohttp.ClientError, OSError, ValueError, KeyError, TypeError) as error:
             came.outcome, came.detail = ERROR, f"{type(error).__name__} {error}"
         return came
+
+
+def _questions(images: int | None) -> list[_Question]:
+    """About the first so many images; all of them for None."""
+    pictures, labels = held_out_digits()[:images], held_out_labels()
+    bodies = [json.dumps({"inputs": {"IMAGE": picture.tolist()}}).encode() for picture in pictures]
+    return [_Question(n, body, int(labels[n])) for n, body in enumerate(bodies)]
 
 
 async def _whole(answer: aiohttp.ClientResponse, came: _Came) -> None:
