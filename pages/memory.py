@@ -1,5 +1,7 @@
 """Multi-model memory: what fits on one device, who slows whom, where swapping ruins it; fine-tunes."""
 
+import streamlit as st
+
 from lab.show.ui import comparison, fleet, frame, lora
 from lab.show.ui.topic import Link, Topic
 
@@ -43,4 +45,5 @@ MANY = Topic(
 )
 
 frame.with_app()
-comparison.page(lora.TOPIC if lora.part() == "lora" else MANY)
+head = st.container()
+comparison.page(lora.TOPIC if lora.part() == "lora" else MANY, head)

@@ -138,7 +138,7 @@ class _Story:
             named = self.judge.factor in NAMED_BY_THEMSELVES  # a format is written as it is
             name = f"{subject if named else subject[0].upper() + subject[1:]} gains nothing here"
         else:
-            name = f"No level of {self.judge.factor} pays"
+            name = "No other setting pays"
         return f"{name}: {self._little_to_tell(best) or self._best_of(top, best)}{self.say.price(best)}{saturates}."
 
     def _told(self, c: Comparison) -> str:

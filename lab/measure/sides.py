@@ -129,8 +129,10 @@ def identical(a: Side, b: Side) -> bool:
     return not any(d.differs and (d.of_spec or d.path.startswith(MACHINE)) for d in differences([a, b]))
 
 
-def doubts(a: Side, b: Side) -> tuple[list[str], list[str]]:
-    """(what forbids a verdict on b against a, what else it must be read with); each a sentence."""
+def doubts(a: Side, b: Side, called: tuple[str, str] | None = None) -> tuple[list[str], list[str]]:
+    """(what forbids a verdict on b against a, what else it must be read with); each a sentence, in which the sides are
+    `called` so, or by their runs."""
+    names = called or (a.name, b.name)
     if (a.run_id, a.cell) == (b.run_id, b.cell):
         return ["This is one measurement beside itself: there is nothing to compare."], []
     differing = [d for d in differences([a, b]) if d.differs]
@@ -139,11 +141,11 @@ def doubts(a: Side, b: Side) -> tuple[list[str], list[str]]:
     if machine:
         shown = "; ".join(f"{d.path.rpartition('.')[2]} {d.values[0]} and {d.values[1]}" for d in machine[:2])
         forbids.append(f"They were measured on different machines ({shown}).")
-    for side in (a, b):
+    for side, name in zip((a, b), names, strict=True):
         texts = [p["text"] for s in side.summaries for p in s.get("problems", ()) if p["forbids_verdict"]]
         if not side.blocks:
             texts = ["it has no measured block"]
-        forbids += [f"{side.name}: {text}" for text in dict.fromkeys(texts)]
+        forbids += [f"{name}: {text}" for text in dict.fromkeys(texts)]
     read_with = []
     asked = [d for d in differing if d.path.startswith("workload.")]
     if asked:
@@ -159,13 +161,13 @@ def doubts(a: Side, b: Side) -> tuple[list[str], list[str]]:
             "They were not measured in turns: whatever changed on the machine between the two runs is in the ratio. "
             "An experiment with both as levels measures them side by side."
         )
-    for side in (a, b):
+    for side, name in zip((a, b), names, strict=True):
         if side.state != "done":
-            read_with.append(f"{side.name} is {side.state}: only a part of it was measured.")
+            read_with.append(f"{name} is {side.state}: only a part of it was measured.")
         if side.quality:
-            read_with.append(f"{side.name} answers otherwise than its baseline: {side.quality}")
+            read_with.append(f"{name} answers otherwise than its baseline: {side.quality}")
         if side.changed:
-            read_with.append(f"Settings of {side.name} were changed while it ran; its figures mix them.")
+            read_with.append(f"Settings of {name} were changed while it ran; its figures mix them.")
     if a.quick or b.quick:
         read_with.append("A quick run is rough: one repeat of short blocks.")
     return forbids, read_with

@@ -54,7 +54,7 @@ def asked_alike(a: Side, b: Side) -> bool:
 
 def versus(a: Side, b: Side, label_a: str, label_b: str) -> Versus:
     """b against a; the objective is a's."""
-    forbids, read_with = doubts(a, b)
+    forbids, read_with = doubts(a, b, (label_a, label_b))
     same = identical(a, b)
     effects = {}
     if (a.run_id, a.cell) != (b.run_id, b.cell) and a.blocks and b.blocks:
@@ -118,7 +118,7 @@ def _main(effect: Effect, label_a: str, label_b: str, objective: str, measured_s
     if effect.verdict == "no detectable difference":
         could = power.told(effect, measured_s)
         told = f"; {could}" if could else ""
-        return f"No detectable difference in {of} between {label_b} and {label_a}: {figures}{told}."
+        return f"No detectable difference between {label_b} and {label_a} in {of}: {figures}{told}."
     if effect.ratio is None or floor is None:
         more = "more" if effect.verdict == "higher" else "less"
         return f"{label_b} has {more} {of} than {label_a}: {figures}."

@@ -107,9 +107,11 @@ def format_bytes(size_bytes: float | None) -> str:
 
 
 def format_ratio(ratio: float | None) -> str:
-    """ "1.03×", "2.6×", "12×": two decimals where they decide, none where they don't matter."""
+    """ "0.0097×", "1.03×", "2.6×", "12×": two decimals where they decide, none where they don't matter."""
     if ratio is None:
         return NOT_MEASURED
+    if 0 < ratio < 0.0995:
+        return f"{ratio:.2g}×"
     return f"{ratio:.2f}×" if ratio < 1.995 else f"{ratio:.1f}×" if ratio < 9.95 else f"{ratio:,.0f}×"
 
 

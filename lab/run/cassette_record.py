@@ -129,7 +129,7 @@ def write(path: Path, text: str) -> None:
     try:
         atomic.write(path, text)
     except OSError as error:
-        raise FolderError(f"{path}: {error.strerror}; allowed: a file that can be written") from None
+        raise InputError(f"{path}: {error.strerror}; allowed: a file that can be written") from None
 
 
 def scrubbed(value: Any) -> Any:

@@ -8,7 +8,8 @@ requests. Of another version of the packages it may be wrong by a little; the ne
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,27 @@ def predicted_bytes(specs: Sequence[ModelSpec]) -> int | None:
     found = [known(spec) for spec in specs]
     whole = [footprint for footprint in found if footprint is not None]
     return together(whole) if len(whole) == len(found) else None
+
+
+def as_filled(kinds: Sequence[str], filled: Sequence[Mapping[str, Any]]) -> list[int | None]:
+    """What models of these kinds take, each with all before it, by what each added in another run (`filled` of its
+    document): the first of a kind brings its files along, later ones do not. None from the first kind on that was not
+    loaded there."""
+    added: dict[str, list[int]] = {}
+    before = 0
+    for entry in filled:
+        added.setdefault(str(entry["model"]).rpartition("_")[0], []).append(int(entry["total_bytes"]) - before)
+        before = int(entry["total_bytes"])
+    found: list[int | None] = []
+    seen: Counter[str] = Counter()
+    total = 0
+    for kind in kinds:
+        if kind not in added:
+            break
+        total += added[kind][min(seen[kind], len(added[kind]) - 1)]
+        seen[kind] += 1
+        found.append(total)
+    return [*found, *[None] * (len(kinds) - len(found))]
 
 
 def _place() -> Path:

@@ -139,11 +139,11 @@ def _cards(summary: Summary) -> list[dict[str, str]]:
     """Four figures: of the newest minute of the block in progress, or of the whole block once it is over."""
     served, offered = format_rate(summary.throughput_rps), format_rate(summary.offered_rps)
     if summary.ttft_mean_s is not None or summary.engine_running_mean is not None:
-        return _of_tokens(summary, f"{served} of {offered} offered")
+        return _of_tokens(summary, f"{served} served, {offered} offered")
     batch = NOT_MEASURED if summary.batch_mean is None else f"{summary.batch_mean:.1f}"
     failed = format_fraction(summary.error_fraction)
     return [
-        _card(summary, "Served", "throughput_rps", f"of {offered} offered"),
+        _card(summary, "Served", "throughput_rps", f"{offered} offered"),
         _card(summary, "p99 latency", "latency_p99_s", f"p50 {format_seconds(summary.latency_p50_s)}"),
         _card(summary, "Mean batch", "batch_mean", f"{format_seconds(summary.queue_mean_s)} in queue", batch),
         _card(summary, "Failed", "error_fraction", "of what finished", failed),

@@ -23,6 +23,9 @@ ROLES: dict[Mode, dict[str, str]] = {
         "@axis": "#9AA5B1",
         "@grid": "#E6EAEF",
         "@shade": "rgba(85,96,110,0.10)",
+        # Cells of a heat map, on which words stand: the most of a blue one, and of one that warns.
+        "@tint": "#A9D6F0",
+        "@heat": "#F6BE96",
         "@grey": "#767676",
         "@blue": "#0072B2",
         "@vermillion": "#D55E00",
@@ -43,6 +46,8 @@ ROLES: dict[Mode, dict[str, str]] = {
         "@axis": "#5B6774",
         "@grid": "#222B35",
         "@shade": "rgba(154,167,181,0.12)",
+        "@tint": "#1C567D",
+        "@heat": "#7A431B",
         "@grey": "#9AA3AE",
         "@blue": "#56B4E9",
         "@vermillion": "#F0803C",

@@ -96,7 +96,7 @@ def test_equal_runs_say_so_and_find_no_difference() -> None:
     found = versus(a, b, "A", "B")
     assert identical(a, b) and found.identical
     assert found.text.startswith("Both are the same in every setting, so a difference between them is noise.")
-    assert "No detectable difference in goodput within 20 ms" in found.text
+    assert "No detectable difference between B and A in goodput within 20 ms" in found.text
     assert "would have been found" in found.text
     assert labels([a, b]) == ["A: the same", "B: the same"]
 

@@ -111,6 +111,15 @@ def test_an_unpacked_one_is_beside_the_runs_and_never_among_them(
         assert (cassette.unpacked(path, found.manifest).path / cassette.MARK).read_text() == found.manifest.sha256
 
 
+def test_a_place_that_cannot_be_written_is_a_mistake_in_the_input(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "no such folder" / "tape.jsonl"
+    assert main(["cassette", "record", LLM, "--out", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert str(out) in said and "allowed: a file that can be written" in said and said.count("\n") == 1
+
+
 # --- what comes with the lab ----------------------------------------------------------------------------------------
 
 

@@ -124,8 +124,8 @@ def test_the_matrix_shows_the_tail_that_all_pairs_have(found):
     chart = fleet.matrix(found)
     (trace,) = chart.figure["data"]
     assert trace["y"] == ["digits", "embedder"]
-    assert trace["x"] == ["others idle", "embedder<br>at work", "digits<br>at work"]
-    assert trace["text"][0] == ["3.0 ms", "30.0 ms<br>10.0×", "not measured"]
+    assert trace["x"] == ["others idle", "digits<br>at work", "embedder<br>at work"]
+    assert trace["text"][0] == ["3.0 ms", "not measured", "30.0 ms<br>10.0×"]
     assert chart.figure["layout"]["yaxis"]["title"]["text"] == "p99 of"
     assert "embedder_2 at work raises p99 of digits_1 from 3.0 ms to 30.0 ms" in chart.alt
     found["pairs"][1] |= {"p99_s": None, "n": 400}
@@ -141,7 +141,7 @@ def test_stays_are_bars_and_swaps_are_hatched():
     loaded, swapping = chart.figure["data"]
     assert (values_of(loaded["base"]).tolist(), values_of(loaded["x"]).tolist()) == ([1.0, 7.0], [4.0, 3.0])
     assert values_of(swapping["x"]).tolist() == [1.0, 1.0, 1.0]
-    assert chart.alt == "2 loads of 2 models; 1 times one had to go so that another fitted."
+    assert chart.alt == "2 loads of 2 models; once one had to go so that another fitted."
 
 
 def test_memory_over_the_run_is_thinned_and_has_its_budget():

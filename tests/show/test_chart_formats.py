@@ -9,6 +9,7 @@ import pytest
 from lab.measure.quality import Answer, Measure, Quality, Sensitivity
 from lab.measure.steps import TOO_QUICK
 from lab.show.charts import formats, stacks
+from lab.show.charts import quality as loss
 from lab.show.charts.figure import values_of
 from lab.show.formats import Shown, on_frontier
 from lab.show.ui.formats import marked
@@ -84,7 +85,7 @@ def test_a_format_without_quality_is_not_drawn_and_says_why() -> None:
 
 
 def test_losses_have_their_intervals_and_every_measure_is_in_the_table() -> None:
-    chart = formats.losses(ALL)
+    chart = loss.losses(ALL)
     (marks,) = chart.figure["data"]
     assert marks["y"] == ["fp32", "int8", "int4 RTN", "int4 GPTQ"]  # the baseline loses nothing
     assert list(values_of(marks["x"])) == pytest.approx([0, 0.4167, 10, 5], abs=0.001)
@@ -98,8 +99,8 @@ def test_losses_have_their_intervals_and_every_measure_is_in_the_table() -> None
 def test_what_belongs_beside_the_figures_of_a_format_is_told_of_every_format_that_is_shown() -> None:
     before = "The weights were 4 bit before."
     four = [replace(f, quality=replace(f.quality, notes=(before,))) for f in (RTN, GPTQ) if f.quality]
-    assert formats.losses([BF16, INT8, *four]).notes == (f"int4 RTN and int4 GPTQ: {before}",)
-    assert formats.losses([BF16, INT8]).notes == ()
+    assert loss.losses([BF16, INT8, *four]).notes == (f"int4 RTN and int4 GPTQ: {before}",)
+    assert loss.losses([BF16, INT8]).notes == ()
 
 
 def test_the_names_of_marks_that_lie_close_stand_below_each_other_with_a_line_to_each() -> None:
@@ -149,7 +150,7 @@ def test_a_step_below_its_floor_is_limited_by_nothing_known() -> None:
 
 
 def test_blocks_one_by_one() -> None:
-    chart = formats.sensitivity([Sensitivity(0, 0.04, 0.01), Sensitivity(1, 0.01, 0.002)], "int4 RTN")
+    chart = loss.sensitivity([Sensitivity(0, 0.04, 0.01), Sensitivity(1, 0.01, 0.002)], "int4 RTN")
     assert list(values_of(chart.figure["data"][0]["y"])) == [4, 1]
     assert "block 0 costs most: 4 % of perplexity" in chart.alt
 

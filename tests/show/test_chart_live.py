@@ -70,7 +70,7 @@ def test_an_event_crosses_all_panels_with_its_number() -> None:
     (line,) = [shape for shape in chart.figure["layout"]["shapes"] if shape["xref"] == "x"]
     assert (line["x0"], line["yref"], line["y0"], line["y1"]) == (3.5, "paper", 0, 1)
     assert [a["text"] for a in chart.figure["layout"]["annotations"]] == ["1"]
-    assert chart.notes == ("**1** batching on, 2 ms delay (4 s)",)
+    assert chart.notes == ("① batching on, 2 ms delay (4 s)",)
     assert "batching on, 2 ms delay" in chart.alt
 
 
@@ -78,7 +78,7 @@ def test_the_window_shows_the_newest_seconds_and_their_events_only() -> None:
     chart = draw(100, window_s=30, events=[(5.0, 1, "old"), (90.0, 2, "new")])
     assert chart.figure["layout"]["xaxis"]["range"] == [70.0, 100.0]
     assert values_of(trace(chart, "served")["x"])[0] >= 69.0
-    assert chart.notes == ("**2** new (90 s)",)
+    assert chart.notes == ("② new (90 s)",)
 
 
 def test_seconds_that_are_still_being_written_are_left_out() -> None:

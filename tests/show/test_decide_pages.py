@@ -25,7 +25,7 @@ def test_a_run_shows_its_cost_at_the_objective_and_says_that_it_is_a_what_if(ful
     app = open_page("cost", run=DONE, x_price=CPU)
     assert not app.exception and not app.error
     said = words(app)
-    assert "A million good requests (within 20 ms) cost $" in said
+    assert "a million good requests (within 20 ms) cost \\$" in said
     assert "A what-if: measured on 2 cores of simulated, not on CPU-4vCPU-16GiB" in said
     assert len(app.metric) == 4
     assert len(charts(app)) == 2

@@ -129,7 +129,7 @@ def test_the_plan_says_what_would_fit_before_anything_is_loaded(app):
     chart = plan_of(experiment, settings)
     assert chart.alt == "3 of 10 models would fit: together they take 550 MiB of the 560 MiB that they may take."
     unstated = plan_of(experiment, settings[:2])  # the budget is then what the first four take, and a little
-    assert unstated.alt == "4 of 10 models would fit: together they take 700 MiB of the 707 MiB that they may take."
+    assert unstated.alt == "4 of 10 models would fit: together they take 700 MiB of the 775 MiB that they may take."
     assert not app.exception
 
 

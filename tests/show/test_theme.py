@@ -36,6 +36,14 @@ def test_text_can_be_read(mode: theme.Mode, role: str) -> None:
     assert contrast(theme.ROLES[mode][role], theme.ROLES[mode]["@surface"]) >= 4.5
 
 
+@pytest.mark.parametrize("mode", ["light", "dark"])
+@pytest.mark.parametrize("role", ["@tint", "@heat"])
+def test_words_can_be_read_on_the_cells_of_a_heat_map(mode: theme.Mode, role: str) -> None:
+    roles = theme.ROLES[mode]
+    assert contrast(roles["@ink"], roles[role]) >= 4.5
+    assert contrast(roles[role], roles["@surface"]) >= 1.4  # the most is told from none
+
+
 def test_both_modes_paint_the_same_roles() -> None:
     assert theme.ROLES["light"].keys() == theme.ROLES["dark"].keys()
 

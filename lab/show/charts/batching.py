@@ -23,6 +23,8 @@ from lab.show.charts.figure import (
     ms,
     nothing_to_draw,
     pattern,
+    reach,
+    room,
 )
 from lab.show.grid import Grid, mean, why_missing
 
@@ -33,10 +35,11 @@ def throughput_latency(grid: Grid, levels: tuple[str, str], slo_s: float | None)
     """Served requests a second (x) against p50 and p99 latency (y, log) of two levels, one point a load, joined in
     order of load. With repeats a point is the figure that the verdict pooled, or the middle one."""
     title = "Throughput against latency"
-    height, margin = 380, {"l": 64, "r": 112, "t": 20, "b": 52}
+    height = 380
     traces: list[dict[str, Any]] = []
     ends: list[End] = []
     drawn: list[float] = [] if slo_s is None else [slo_s * 1e3]
+    served: list[float] = []
     notes: list[str] = []
     table: dict[str, list[Any]] = {"level": [], "load": [], "repeat": [], "served, req/s": []}
     table |= {f"{name}, ms": [] for _, name, _, _ in PERCENTILES}
@@ -60,6 +63,7 @@ def throughput_latency(grid: Grid, levels: tuple[str, str], slo_s: float | None)
             if not points:
                 continue
             drawn += [y for _, y, _ in points]
+            served += [x for x, _, _ in points]
             # Joined in order of load: a curve that bends back shows a server that serves less when asked for more.
             look = theme.Style(style.role, dash, marker)
             traces.append(
@@ -82,11 +86,12 @@ def throughput_latency(grid: Grid, levels: tuple[str, str], slo_s: float | None)
     if not traces:
         return nothing_to_draw(title, "no load has enough successes for a percentile yet", height=height)
     y_range = log_range(drawn)
+    margin = {"l": 64, "r": room(ends), "t": 20, "b": 52}
     plot_height = height - margin["t"] - margin["b"]
     layout = theme.layout(
         height=height,
         margin=margin,
-        xaxis=theme.axis("served, requests a second"),
+        xaxis=theme.axis("served, requests a second", range=reach(served)),
         yaxis=log_axis("latency from the scheduled arrival, ms", y_range),
         annotations=end_labels(ends, y_range, log=True, height=plot_height),
     )

@@ -34,11 +34,15 @@ from lab.show.charts.figure import (
     log_range,
     ms,
     nothing_to_draw,
-    ratio_of_one,
+    reach,
     room,
+    upright,
 )
 
 MIB = 2**20
+EDGE = 1.02
+"""Served above this share of what was offered, a point is seen to lie above the diagonal."""
+ABOVE = "above the dotted line: some answers in the window are to requests that came before it"
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,7 @@ def curves(loads: Mapping[str, Sequence[Load]], quantity: str, slo_s: float | No
     notes: list[str] = []
     takeaways: list[str] = []
     drawn: list[float] = [] if slo_s is None else [slo_s * 1e3]
+    served: list[float] = []
     for (label, row), style in zip(loads.items(), _styles(), strict=False):
         points = []
         for load in row:
@@ -79,16 +84,17 @@ def curves(loads: Mapping[str, Sequence[Load]], quantity: str, slo_s: float | No
             continue
         x, y, names, met_at = (list(column) for column in zip(*points, strict=True))
         drawn += y
+        served += x
         hover = f"{label}, %{{text}}<br>%{{x:,.4~g}} req/s served<br>{quantity} %{{y:,.3~g}} ms<extra></extra>"
         trace = line(label, x, y, style, text=names, hovertemplate=hover)
         solid = style.marker.removesuffix("-open")
         trace["marker"]["symbol"] = [solid if met else f"{solid}-open" for met in met_at]
         traces.append(trace)
         ends.append(End(brief(label), x[-1], y[-1], style))
-        best = max((served for served, _, _, met in points if met), default=None)
-        reach = "met the objective at no load shown" if best is None else f"met it up to {format_rate(best)}"
+        best = max((rate for rate, _, _, met in points if met), default=None)
+        met_up_to = "met the objective at no load shown" if best is None else f"met it up to {format_rate(best)}"
         span = f"from {format_seconds(y[0] / 1e3)} at {format_rate(x[0])} to {format_seconds(y[-1] / 1e3)}"
-        takeaways.append(f"{label}: {quantity} {span} at {format_rate(x[-1])}, {reach}")
+        takeaways.append(f"{label}: {quantity} {span} at {format_rate(x[-1])}, {met_up_to}")
     if not traces:
         return nothing_to_draw(title, notes[0] if notes else "no run has a load to show", height=height)
     y_range = log_range(drawn)
@@ -96,7 +102,7 @@ def curves(loads: Mapping[str, Sequence[Load]], quantity: str, slo_s: float | No
     layout = theme.layout(
         height=height,
         margin=margin,
-        xaxis=theme.axis("served, requests a second"),
+        xaxis=theme.axis("served, requests a second", range=reach(served)),
         yaxis=log_axis(f"{quantity}, ms", y_range),
         annotations=end_labels(ends, y_range, log=True, height=height - margin["t"] - margin["b"]),
     )
@@ -143,7 +149,9 @@ def offered_served(loads: Mapping[str, Sequence[Load]]) -> Chart:
         yaxis=theme.axis("served, requests a second", range=[0, 1.05 * most or 1.0]),
     )
     figure = {"data": [*traces, {**diagonal, "hoverinfo": "skip", "showlegend": False}], "layout": layout}
-    return Chart(title, figure, "; ".join(takeaways) + ".", table)
+    rates = zip(table["offered, req/s"], table["served, req/s"], strict=True)
+    notes = (ABOVE,) if any(served > EDGE * offered for offered, served in rates) else ()
+    return Chart(title, figure, "; ".join(takeaways) + ".", table, notes)
 
 
 def ratios(effects: Mapping[str, Effect], baseline: str, noise_floor: float | None = None) -> Chart:
@@ -214,7 +222,7 @@ def ratios(effects: Mapping[str, Effect], baseline: str, noise_floor: float | No
         yaxis=theme.axis(
             "", type="category", autorange="reversed", showline=False, ticks="", ticklabelstandoff=8, rangemode="normal"
         ),
-        shapes=[ratio_of_one(), *_passport(noise_floor)],
+        shapes=[upright(1), *_passport(noise_floor)],
     )
     if noise_floor is not None:
         table["machine's noise, %"] = [100 * noise_floor] * len(table["side"])
@@ -229,10 +237,7 @@ def _passport(floor: float | None) -> list[dict[str, Any]]:
     """The lines between which equals may lie."""
     if floor is None:
         return []
-    return [
-        {**ratio_of_one(), "x0": x, "x1": x, "line": {"color": "@muted", "width": 1, "dash": "dot"}}
-        for x in (1 / (1 + floor), 1 + floor)
-    ]
+    return [upright(x, dash="dot") for x in (1 / (1 + floor), 1 + floor)]
 
 
 def memory(parts: Mapping[str, Mapping[str, float]]) -> Chart:

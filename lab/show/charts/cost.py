@@ -16,7 +16,18 @@ from lab.measure.cost_words import commitment_label, format_usd
 from lab.measure.prices import Price
 from lab.measure.words import format_fraction
 from lab.show import theme
-from lab.show.charts.figure import Chart, End, append, end_labels, line, log_axis, log_range, nothing_to_draw, room
+from lab.show.charts.figure import (
+    Chart,
+    End,
+    append,
+    end_labels,
+    line,
+    log_axis,
+    log_range,
+    nothing_to_draw,
+    reach,
+    room,
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +53,7 @@ def by_load(points: Mapping[str, Sequence[Point]], baseline: str, within: str) -
     table: dict[str, list[Any]] = {"level": [], "load": [], "good a second": [], "USD a million good": []}
     table |= {"USD a million": [], "objective": []}
     drawn: list[float] = []
+    rates: list[float] = []
     styles = iter(theme.STYLES)
     unit = "requests"
     for level, row in points.items():
@@ -59,6 +71,7 @@ def by_load(points: Mapping[str, Sequence[Point]], baseline: str, within: str) -
             continue
         x, y, loads, met_at, words = (list(column) for column in zip(*shown, strict=True))
         drawn += y
+        rates += x
         trace = line(
             level,
             x,
@@ -86,7 +99,7 @@ def by_load(points: Mapping[str, Sequence[Point]], baseline: str, within: str) -
     layout = theme.layout(
         height=height,
         margin=margin,
-        xaxis=theme.axis(f"good {unit} a second"),
+        xaxis=theme.axis(f"good {unit} a second", range=reach(rates)),
         yaxis=log_axis(f"USD a million good {unit}", y_range),
         annotations=end_labels(ends, y_range, log=True, height=height - margin["t"] - margin["b"]),
     )
@@ -136,7 +149,7 @@ def by_use(prices: Sequence[Price], chosen: Price, use: Use, per_hour_good: floa
         f"{commitment_label(a)} breaks even with {commitment_label(b)} at {format_fraction(even)}"
         for a in prices[:4]
         for b in prices[:4]
-        if a.billing == "committed" and b.billing in ("hour", "second") and (even := break_even(a, b, use)) is not None
+        if a.billing == "committed" and b.billing in ("hour", "second") and (even := break_even(a, b, use))
     ]
     alt = f"{of}: {'; '.join([*takeaways, *crossings])}."
     return Chart(title, {"data": traces, "layout": layout}, alt, table)

@@ -23,6 +23,7 @@ from lab.show.charts.figure import (
     log_axis,
     log_range,
     nothing_to_draw,
+    upright,
 )
 
 Floats = npt.NDArray[np.float64]
@@ -73,7 +74,7 @@ def ecdf(latencies_s: Mapping[str, Floats], slo_s: float | None) -> Chart:
         yaxis=theme.axis("share of successes, %", range=[0, 101]),
     )
     if slo_s is not None:
-        layout["shapes"], layout["annotations"] = _upright(slo_s)
+        layout["shapes"], layout["annotations"] = _objective(slo_s)
     return Chart(title, {"data": traces, "layout": layout}, "; ".join(takeaways) + ".", table, tuple(notes))
 
 
@@ -135,18 +136,8 @@ def heat_map(label: str, due_s: Floats, latency_s: Floats, slo_s: float | None) 
     return Chart(title, {"data": [trace], "layout": layout}, alt, table, notes)
 
 
-def _upright(slo_s: float) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _objective(slo_s: float) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The objective as a line across a time axis."""
-    shape = {
-        "type": "line",
-        "yref": "paper",
-        "x0": slo_s * 1e3,
-        "x1": slo_s * 1e3,
-        "y0": 0,
-        "y1": 1,
-        "line": {"color": "@ink", "width": 1, "dash": "longdash"},
-        "layer": "below",
-    }
     text = {
         "yref": "paper",
         "x": float(np.log10(slo_s * 1e3)),
@@ -158,4 +149,4 @@ def _upright(slo_s: float) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         "bgcolor": "@surface",
         "font": {"size": 12, "color": "@muted"},
     }
-    return [shape], [text]
+    return [upright(slo_s * 1e3, "@ink", "longdash")], [text]

@@ -109,6 +109,8 @@ def end_labels(ends: Sequence[End], y_range: tuple[float, float], *, log: bool, 
                 "xanchor": "left",
                 "xshift": 10,
                 "yshift": target - at,
+                "bgcolor": "@surface",  # no line strikes through it
+                "borderpad": 0,
                 "font": {"size": 12, "color": end.style.text},
             }
         )
@@ -152,16 +154,24 @@ def log_axis(title: str, span: tuple[float, float], *, most_decades: float = 3.5
     return theme.axis(title, log=True, range=[low, high], dtick="D2" if high - low <= most_decades else 1, **more)
 
 
-def ratio_of_one() -> dict[str, Any]:
-    """The upright line where two sides are equal, on an axis of ratios."""
+def reach(values: npt.ArrayLike) -> list[float]:
+    """The range of a linear axis from 0 to just beyond the largest of `values`. Without one plotly makes room inside
+    the plot for the labels at the ends of lines, and the axis runs on past the data."""
+    array = np.asarray(values, dtype=float)
+    largest = float(np.nanmax(array)) if np.isfinite(array).any() else 0.0
+    return [0.0, 1.05 * largest or 1.0]
+
+
+def upright(x: float, role: str = "@muted", dash: str = "solid") -> dict[str, Any]:
+    """An upright line through the whole plot: a limit, a moment, or where two sides are equal."""
     return {
         "type": "line",
         "yref": "paper",
-        "x0": 1,
-        "x1": 1,
+        "x0": x,
+        "x1": x,
         "y0": 0,
         "y1": 1,
-        "line": {"color": "@ink", "width": 1, "dash": "longdash"},
+        "line": {"color": role, "width": 1, "dash": dash},
         "layer": "below",
     }
 

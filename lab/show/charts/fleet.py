@@ -120,21 +120,24 @@ def matrix(fleet: Fleet) -> Chart:
         return nothing_to_draw(title, "pairs of models were not measured in this run")
     tail = statistic(pairs) or "p50"
     victims = list(dict.fromkeys(pair["victim"] for pair in pairs))
-    columns = [None, *dict.fromkeys(_kind(pair["disturber"]) for pair in pairs if pair["disturber"])]
+    at_work = dict.fromkeys(_kind(pair["disturber"]) for pair in pairs if pair["disturber"])
+    rows = [_kind(victim) for victim in victims]
+    # In the order of the rows, so that nobody's own column is looked for.
+    columns = [None, *(kind for kind in rows if kind in at_work), *(kind for kind in at_work if kind not in rows)]
     found = {(pair["victim"], pair["disturber"] and _kind(pair["disturber"])): pair for pair in pairs}
     value = [[found.get((v, d), {}).get(f"{tail}_s") for d in columns] for v in victims]
     ratio = [[_ratio(row[0], cell) for cell in row] for row in value]
     trace = {
         "type": "heatmap",
         "x": ["others idle", *(f"{kind}<br>at work" for kind in columns[1:])],
-        "y": [_kind(victim) for victim in victims],
+        "y": rows,
         "z": [[None if r is None else float(np.log2(max(r, 0.5))) for r in row] for row in ratio],
         "text": [[_cell(v, r) for v, r in zip(vs, rs, strict=True)] for vs, rs in zip(value, ratio, strict=True)],
         "texttemplate": "%{text}",
         "hovertemplate": "%{y}, %{x}<br>%{text}<extra></extra>",
-        "colorscale": [[0, "@surface"], [0.25, "@grid"], [1, "@vermillion"]],
+        "colorscale": [[0, "@surface"], [1, "@heat"]],
         "zmin": 0,
-        "zmax": 10,  # paler than the words on it, in both modes
+        "zmax": 3,  # eight times
         "showscale": False,
         "xgap": 3,
         "ygap": 3,

@@ -11,7 +11,7 @@ from lab.measure.fleet_words import fit
 from lab.measure.tenancy import Held, Stay
 from lab.measure.words import format_bytes
 from lab.show import theme
-from lab.show.charts.figure import MAX_POINTS, Chart, floats, level_line, line, nothing_to_draw, pattern
+from lab.show.charts.figure import MAX_POINTS, Chart, floats, level_line, line, nothing_to_draw, pattern, upright
 
 MIB = 2**20
 Fleet = dict[str, Any]
@@ -29,8 +29,9 @@ def waterfall(fleet: Fleet) -> Chart:
     return _fall(title, names, totals, predicted, fleet["budget_bytes"], fit(fleet) or _loaded(names, totals))
 
 
-def plan(names: Sequence[str], predicted: Sequence[int | None], budget_bytes: int | None) -> Chart:
-    """The same before anything is loaded, from what models of these kinds took when they were last loaded here."""
+def plan(names: Sequence[str], predicted: Sequence[int | None], budget_bytes: int | None, source: str = "") -> Chart:
+    """The same before anything is loaded, from what models of these kinds took when they were last loaded here; of
+    another origin `source` is the sentence that says so."""
     title = "What would fit"
     known = [(name, total) for name, total in zip(names, predicted, strict=True) if total is not None]
     if not known:
@@ -39,7 +40,10 @@ def plan(names: Sequence[str], predicted: Sequence[int | None], budget_bytes: in
     room = "" if budget_bytes is None else f" of the {format_bytes(budget_bytes)} that they may take"
     last = known[len(fits) - 1][1] if fits else known[0][1]
     alt = f"{len(fits)} of {len(names)} models would fit: together they take {format_bytes(last)}{room}."
-    notes = tuple(f"{n} is not predicted: no model of its kind was loaded here before" for n in names[len(known) :][:1])
+    alt = f"{alt} {source}".rstrip()
+    notes: tuple[str, ...] = (source,) if source else ()
+    where = "there" if source else "here before"
+    notes += tuple(f"{n} is not predicted: no model of its kind was loaded {where}" for n in names[len(known) :][:1])
     chart = _fall(title, [n for n, _ in known], [t for _, t in known], [None] * len(known), budget_bytes, alt)
     return Chart(title, chart.figure, alt, {"model": list(names), "together, MiB": [_mib(p) for p in predicted]}, notes)
 
@@ -149,7 +153,7 @@ def tenancy(stays: Sequence[Stay], end_s: float, moments: Sequence[tuple[float, 
         yaxis=theme.axis(
             "", type="category", categoryorder="array", categoryarray=names, autorange="reversed", ticks=""
         ),
-        shapes=[_moment(at_s) for at_s, _ in moments],
+        shapes=[upright(at_s, "@axis", "dot") for at_s, _ in moments],
     )
     table: dict[str, list[Any]] = {
         "model": [stay.model for stay in stays],
@@ -158,7 +162,8 @@ def tenancy(stays: Sequence[Stay], end_s: float, moments: Sequence[tuple[float, 
         "went at, s": [stay.to_s for stay in stays],
         "why": [stay.why for stay in stays],
     }
-    alt = f"{len(stays)} loads of {len(names)} models; {swaps} times one had to go so that another fitted."
+    times = "once" if swaps == 1 else f"{swaps} times"
+    alt = f"{len(stays)} loads of {len(names)} models; {times} one had to go so that another fitted."
     return Chart(title, {"data": traces, "layout": layout}, alt, table)
 
 
@@ -186,7 +191,7 @@ def course(
     went = [(stay.gone_s, f"{stay.model} {stay.why or 'unloaded'}") for stay in stays if stay.gone_s is not None]
     traces = [trace, *_events("loaded", came, x, y, "@blue", "triangle-up")]
     traces += _events("unloaded", went, x, y, "@vermillion", "triangle-down")
-    shapes, labels = [_moment(at_s) for at_s, _ in moments], [_said(at_s, text) for at_s, text in moments]
+    shapes, labels = [upright(at_s, "@axis", "dot") for at_s, _ in moments], [_said(*moment) for moment in moments]
     if budget_bytes is not None:
         shape, label = level_line(budget_bytes / MIB, f"budget {format_bytes(budget_bytes)}", log=False)
         shapes, labels = [*shapes, shape], [*labels, label]
@@ -224,19 +229,6 @@ def _events(
     look = theme.Style(role, "solid", symbol)
     marks = line(name, at_s, heights, look, mode="markers", hovertemplate="%{x:.1f} s: %{text}<extra></extra>")
     return [marks | {"text": [text for _, text in events]}]
-
-
-def _moment(at_s: float) -> dict[str, Any]:
-    return {
-        "type": "line",
-        "x0": at_s,
-        "x1": at_s,
-        "yref": "paper",
-        "y0": 0,
-        "y1": 1,
-        "line": {"color": "@axis", "width": 1, "dash": "dot"},
-        "layer": "below",
-    }
 
 
 def _said(at_s: float, text: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a format buys and what it costs: speed by quality and size, loss of quality, and a step against its floors."""
+"""What a format buys: speed by quality and size, and a step against its floors. What it costs: quality.py."""
 
 from __future__ import annotations
 
@@ -6,38 +6,21 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from lab.measure.formats import figure
-from lab.measure.quality import Sensitivity
 from lab.measure.steps import TOO_QUICK
-from lab.measure.words import format_bytes, format_fraction, format_seconds, format_token_rate, join
+from lab.measure.words import format_bytes, format_fraction, format_seconds, format_token_rate
 from lab.show import theme
-from lab.show.charts.figure import (
-    Chart,
-    End,
-    append,
-    end_labels,
-    floats,
-    nothing_to_draw,
-    pattern,
-    room,
-)
+from lab.show.charts.figure import Chart, End, end_labels, floats, nothing_to_draw, pattern, room
+from lab.show.charts.quality import KINDS
 from lab.show.formats import Shown, on_frontier
 
 MIB = 2**20
-KINDS = {
-    # whether it loses quality: name in the legend, colour role, marker
-    False: ("no measurable loss", "@blue", "circle"),
-    True: ("a measurable loss", "@vermillion", "diamond"),
-}
 LARGEST_PX = 44.0
 LIMITS = {
     "memory": "what the machine can do, limited by reading",
     "compute": "what the machine can do, limited by arithmetic",
     None: "what the probe found it can do",
 }
-LOSS_LABELS = {"perplexity": "perplexity, % more than the baseline's"}
 
 
 def price(formats: Sequence[Shown], at: str) -> Chart:
@@ -96,13 +79,14 @@ def price(formats: Sequence[Shown], at: str) -> Chart:
                     "opacity": [0.85 if kept[f.level] else 0.35 for f in some],
                     "line": {"color": "@ink", "width": 1},
                 },
+                "cliponaxis": False,
                 "hovertemplate": f"%{{text}}<br>%{{y:,.0f}} tokens/s, {label} %{{x:,.4~g}}<extra></extra>",
             }
         )
     xs, top = [_main(f) for f in complete], 1.15 * max(_rate(f) for f in complete)
     span = (max(xs) - min(xs)) or 0.02 * max(xs)
     column = max(xs) + 0.22 * span  # the right edge, where the names stand: the marks lie too close for theirs
-    sides = [min(xs) - 0.12 * span, column]
+    sides = [min(xs) - 0.2 * span, column]
     margin = {"l": 64, "r": room(_ends(complete, column)), "t": 40, "b": 52}
     labels, leaders = _names(complete, column, top, height - margin["t"] - margin["b"])
     layout = theme.layout(
@@ -149,69 +133,6 @@ def _names(formats: Sequence[Shown], x: float, top: float, height: int) -> tuple
 
 def _ends(formats: Sequence[Shown], x: float) -> list[End]:
     return [End(f"{f.level}, {format_bytes(f.size_bytes)}", x, _rate(f), theme.BASELINE) for f in formats]
-
-
-def losses(formats: Sequence[Shown]) -> Chart:
-    """Every judged loss of quality (x) with its 95 % interval, one row a format; left of zero is better than the
-    baseline, and an interval that holds zero is no measurable loss."""
-    known = [f for f in formats if f.main is not None and f.main.loss is not None]
-    title = "Loss of quality"
-    table: dict[str, list[Any]] = {
-        name: [] for name in ("format", "measure", "value", "baseline", "loss", "low", "high", "n", "verdict")
-    }
-    for f in formats:
-        for m in f.quality.measures if f.quality else ():
-            percent = [None if x is None else 100 * x for x in (m.loss, m.loss_low, m.loss_high)]
-            value, base = figure(m.name, m.value), None if m.baseline is None else figure(m.name, m.baseline)
-            append(table, f.level, m.label, value, base, *percent, f"{m.n} {m.of}", m.verdict or None)
-    notes = tuple(f"{f.level} is not drawn: {f.why_no_quality}" for f in formats if f.quality is None)
-    said: dict[str, list[str]] = {}
-    for f in formats:
-        for note in f.quality.notes if f.quality else ():
-            said.setdefault(note, []).append(f.level)
-    notes += tuple(f"{join(levels)}: {note}" for note, levels in said.items())
-    height = 110 + 40 * max(3, len(known))
-    if not known:
-        return nothing_to_draw(title, notes[0].partition(": ")[2] if notes else "no format is compared", height=height)
-    main = known[0].main
-    assert main is not None  # noqa: S101  those without one are left out above
-    levels = [f.level for f in known]
-    loss, low, high = (
-        100 * np.array([getattr(f.main, field) for f in known]) for field in ("loss", "loss_low", "loss_high")
-    )
-    loses = [bool(least > 0) for least in low]
-    trace = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": floats(loss),
-        "y": levels,
-        "marker": {
-            "color": [KINDS[lost][1] for lost in loses],
-            "symbol": [KINDS[lost][2] for lost in loses],
-            "size": 11,
-        },
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": floats(high - loss),
-            "arrayminus": floats(loss - low),
-            "color": "@muted",
-            "thickness": 1.5,
-            "width": 4,
-        },
-        "text": ["a measurable loss" if lost else "no measurable loss" for lost in loses],
-        "hovertemplate": "%{y}<br>%{x:.3~g} %, %{text}<extra></extra>",
-    }
-    unit = LOSS_LABELS.get(main.name, f"{main.label}, points less than the baseline's")
-    layout = theme.layout(
-        height=height,
-        margin={"l": 110, "r": 24, "t": 12, "b": 52},
-        xaxis=theme.axis(unit, rangemode="normal"),
-        yaxis=theme.axis("", type="category", autorange="reversed", showline=False, ticks="", ticklabelstandoff=8),
-        shapes=[_upright(0.0)],
-    )
-    told = "; ".join(f"{f.level}: {f.quality.verdict.rstrip('.')}" for f in known if f.quality)
-    return Chart(f"{title}: {main.label}", {"data": [trace], "layout": layout}, f"{told}.", table, notes)
 
 
 def floors(formats: Sequence[Shown], at: str) -> Chart:
@@ -292,38 +213,6 @@ def floors(formats: Sequence[Shown], at: str) -> Chart:
     return Chart(title, {"data": traces, "layout": layout}, f"At {at}: {told}.", table, tuple(notes))
 
 
-def sensitivity(blocks: Sequence[Sensitivity], label: str, why_not: str = "") -> Chart:
-    """How much perplexity rises (y, %) when one block alone is in this format (x, its place in the model)."""
-    title = f"Which blocks {label} hurts"
-    if not blocks:
-        return nothing_to_draw(title, why_not or "the blocks were not evaluated one by one", height=300)
-    table: dict[str, list[Any]] = {
-        "block": [b.block for b in blocks],
-        "perplexity, %": [100 * b.perplexity_loss for b in blocks],
-        "KL divergence, nats a token": [b.kl_nats for b in blocks],
-    }
-    trace = {
-        "type": "bar",
-        "x": [b.block for b in blocks],
-        "y": floats(table["perplexity, %"]),
-        "marker": {"color": "@blue", "pattern": pattern("")},
-        "hovertemplate": "block %{x} alone: %{y:.3~g} % more perplexity<extra></extra>",
-    }
-    layout = theme.layout(
-        height=320,
-        bargap=0.25,
-        xaxis=theme.axis("block of the model", rangemode="normal", dtick=5),
-        yaxis=theme.axis("perplexity, % more", rangemode="tozero"),
-    )
-    worst = max(blocks, key=lambda b: b.perplexity_loss)
-    middle = float(np.median([b.perplexity_loss for b in blocks]))
-    alt = (
-        f"With {label} in one block alone, block {worst.block} costs most: {format_fraction(worst.perplexity_loss)} of "
-        f"perplexity, the middle block {format_fraction(middle)}."
-    )
-    return Chart(title, {"data": [trace], "layout": layout}, alt, table)
-
-
 def _told(f: Shown) -> str:
     name = f.main.name if f.main else ""
     return f"{format_token_rate(f.tokens_per_s)}, {name} {figure(name, _main(f))}, {format_bytes(f.size_bytes)}"
@@ -341,19 +230,6 @@ def _why_not(f: Shown) -> str:
     if f.tokens_per_s is None:
         return "its tokens a second were not measured"
     return f"quality {f.why_no_quality or 'not evaluated'}" if f.main is None else "its weights were not measured"
-
-
-def _upright(x: float) -> dict[str, Any]:
-    return {
-        "type": "line",
-        "yref": "paper",
-        "x0": x,
-        "x1": x,
-        "y0": 0,
-        "y1": 1,
-        "line": {"color": "@ink", "width": 1, "dash": "longdash"},
-        "layer": "below",
-    }
 
 
 def _mib(size_bytes: float | None) -> float | None:

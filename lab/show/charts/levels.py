@@ -12,7 +12,7 @@ import numpy as np
 from lab.measure.phrases import TELLING_SPAN
 from lab.measure.words import format_metric, format_range, format_ratio, metric_label
 from lab.show import theme
-from lab.show.charts.figure import Chart, append, floats, log_axis, log_range, nothing_to_draw, ratio_of_one
+from lab.show.charts.figure import Chart, append, floats, log_axis, log_range, nothing_to_draw, upright
 from lab.show.grid import Grid, brief, why_missing
 
 UNITS = {"_tokens_per_s": ("tok/s", 1.0), "_rps": ("req/s", 1.0), "_bytes": ("MiB", 2.0**-20), "_s": ("ms", 1e3)}
@@ -136,7 +136,7 @@ def effects(document: dict[str, Any], grid: Grid, metric: str, title: str) -> Ch
             f"ratio to {grid.baseline}, × (bars: 95 % interval)", log_range([*known, 1.0]), most_decades=2.5
         ),
         yaxis=theme.axis("", type="category", showline=False, ticks="", ticklabelstandoff=8),
-        shapes=[ratio_of_one()],
+        shapes=[upright(1)],
     )
     best = max(rows, key=lambda row: row[1])
     alt = f"{title}: from {format_ratio(min(ratios))} to {format_ratio(best[1])} of {grid.baseline}, most at {best[0]}."

@@ -132,9 +132,14 @@ def recorder(
                 }
             )
     _mark(layout, events, oldest, newest)
-    marks = [f"**{number}** {label} ({second:.0f} s)" for second, number, label in events if second >= oldest]
+    marks = [f"{_circled(number)} {label} ({second:.0f} s)" for second, number, label in events if second >= oldest]
     notes = (" · ".join(marks),) if marks else ()
     return Chart(title, {"data": traces, "layout": layout}, _takeaway(series, len(t), events), table, notes)
+
+
+def _circled(number: int) -> str:
+    """ "①", as the mark in the first panel is drawn; "(21)" of what has no such sign."""
+    return chr(0x245F + number) if 1 <= number <= 20 else f"({number})"
 
 
 def thin(

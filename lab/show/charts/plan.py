@@ -31,6 +31,7 @@ from lab.show.charts.figure import (
     ms,
     nothing_to_draw,
     pattern,
+    upright,
 )
 
 HEIGHT = 380
@@ -254,17 +255,7 @@ def limits(found: Sequence[Limit], rate_rps: float) -> Chart:
         margin={"l": 150, "r": 24, "t": 28, "b": 52},
         xaxis=log_axis("requests a second, all replicas", span),
         yaxis=theme.axis("", type="category"),
-        shapes=[
-            {
-                "type": "line",
-                "yref": "paper",
-                "x0": rate_rps,
-                "x1": rate_rps,
-                "y0": 0,
-                "y1": 1,
-                "line": {"color": "@ink", "width": 1, "dash": "longdash"},
-            }
-        ],
+        shapes=[{**upright(rate_rps, "@ink", "dash"), "layer": "above"}],
         annotations=[
             {
                 "x": float(np.log10(rate_rps)),

@@ -9,7 +9,7 @@ from typing import Any
 from lab.measure.review import Row
 from lab.measure.words import format_fraction
 from lab.show import theme
-from lab.show.charts.figure import Chart, floats, log_axis, log_range, nothing_to_draw, ratio_of_one
+from lab.show.charts.figure import Chart, floats, log_axis, log_range, nothing_to_draw, upright
 
 LEAST = 0.01
 ROLES = {"met": "@blue", "not met": "@vermillion", "cannot be told": "@grey"}
@@ -54,7 +54,7 @@ def used(rows: Sequence[Row]) -> Chart:
         margin={"l": 110, "r": 40, "t": 26, "b": 52},
         xaxis=log_axis("share of the limit, × (above 1: not met)", log_range([*shares, 1.0])),
         yaxis=theme.axis("", type="category", showline=False, ticks="", ticklabelstandoff=8),
-        shapes=[ratio_of_one()],
+        shapes=[upright(1)],
     )
     most = drawn[-1]
     alt = f"{most.name} uses most of its limit: {format_fraction(most.used)}, {most.status}."

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from lab.show import theme
-from lab.show.charts.figure import Chart, append, floats, nothing_to_draw
+from lab.show.charts.figure import Chart, append, floats, nothing_to_draw, upright
 
 NAMES = {"errors": "Errors", "latency_p95": "p95 latency", "latency_p99": "p99 latency", "quality": "Bad answers"}
 STYLE = {"worse": theme.STYLES[2], "fine": theme.STYLES[1], "undecided": theme.BASELINE}
@@ -69,7 +69,7 @@ def comparisons(found: Sequence[Mapping[str, Any]]) -> Chart:
                 "tickvals": list(range(len(rows))),
                 "ticktext": names,
             },
-            shapes=[_upright(0, "@ink", "solid"), _upright(1, "@vermillion", "dash")],
+            shapes=[upright(0, "@ink"), upright(1, "@vermillion", "dash")],
             annotations=[_over(0, "alike", "right"), _over(1, "tolerated", "left")],
         ),
     }
@@ -141,13 +141,6 @@ def _effect(one: Mapping[str, Any]) -> list[str | None]:
         return f"{100 * value:+.2f} points" if one["name"] in ("errors", "quality") else f"{value:.2f} ×"
 
     return [*(told(one[key]) for key in ("effect", "low", "high", "tolerated")), WORDS[one["standing"]]]
-
-
-def _upright(x: float, role: str, dash: str) -> dict[str, Any]:
-    return {
-        "type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "layer": "above",
-        "line": {"color": role, "width": 1.5, "dash": dash},
-    }  # fmt: skip
 
 
 def _over(x: float, text: str, ends_at: str) -> dict[str, Any]:

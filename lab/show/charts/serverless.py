@@ -16,7 +16,17 @@ from lab.measure.cost_words import format_usd
 from lab.measure.serverless import Found, up_fraction
 from lab.measure.words import format_fraction, format_seconds
 from lab.show import theme
-from lab.show.charts.figure import Chart, append, floats, level_line, line, log_axis, log_range, nothing_to_draw
+from lab.show.charts.figure import (
+    Chart,
+    append,
+    floats,
+    level_line,
+    line,
+    log_axis,
+    log_range,
+    nothing_to_draw,
+    upright,
+)
 
 HEIGHT = 360
 MARGIN = {"l": 64, "r": 24, "t": 40, "b": 52}
@@ -115,13 +125,8 @@ def cost(found: Found, usd_an_hour: float, billing: Billing, always_usd_an_hour:
     ]
     shapes, annotations = [], []
     if even is not None:
-        shape, label = level_line(always_usd_an_hour, f"break-even at {even_label(every)}", log=True)
-        shapes.append(
-            {
-                "type": "line", "x0": even, "x1": even, "yref": "paper", "y0": 0, "y1": 1, "layer": "below",
-                "line": shape["line"],
-            }
-        )  # fmt: skip
+        _, label = level_line(always_usd_an_hour, f"break-even at {even_label(every)}", log=True)
+        shapes.append(upright(even, dash="dash"))
         annotations.append(label | {"xref": "x", "x": math.log10(even), "xanchor": "right", "xshift": -6})
     layout = theme.layout(
         height=HEIGHT, showlegend=True, legend=theme.legend(), margin=MARGIN, xaxis=_rates(found), shapes=shapes,

@@ -7,7 +7,7 @@ from typing import Any
 
 from lab.measure.words import format_fraction, format_seconds
 from lab.show import theme
-from lab.show.charts.figure import Chart, floats, nothing_to_draw, pattern
+from lab.show.charts.figure import Chart, floats, nothing_to_draw, pattern, upright
 
 HEIGHT = 320
 HATCHED = ("", "/")
@@ -50,18 +50,11 @@ def by_version(
         margin={"l": 64, "r": 24, "t": 84, "b": 48},
         xaxis=theme.axis("seconds since the first move", range=[t_s[0] - width / 2, t_s[-1] + width / 2]),
         yaxis=theme.axis("requests a second"),
-        shapes=[_upright(at) for at, _ in moves],
+        shapes=[{**upright(at, "@ink", "dash"), "layer": "above"} for at, _ in moves],
         annotations=[_over(at, what, n, at > (t_s[0] + 3 * t_s[-1]) / 4) for n, (at, what) in enumerate(moves)],
     )
     alt = f"{title}: {names[second]} had {share} of the requests; {told}; {names[last]} has them in the end"
     return Chart(title, {"data": traces, "layout": layout}, alt, table)
-
-
-def _upright(x: float) -> dict[str, Any]:
-    return {
-        "type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1,
-        "line": {"color": "@ink", "width": 1, "dash": "longdash"},
-    }  # fmt: skip
 
 
 def _over(x: float, text: str, n: int, late: bool) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from lab.measure.words import format_bytes, format_fraction
 from lab.show import theme
-from lab.show.charts.figure import Chart, append, floats, nothing_to_draw, pattern
+from lab.show.charts.figure import Chart, append, floats, nothing_to_draw, pattern, upright
 from lab.show.formats import Shown
 
 MIB = 2**20
@@ -78,8 +78,7 @@ def by_format(formats: Sequence[Shown], at: str) -> Chart:
     shapes: list[dict[str, Any]] = []
     if fp32:
         eighth = _mib(fp32 / 8) or 0.0
-        line = {"color": "@ink", "width": 1, "dash": "longdash"}
-        shapes.append({"type": "line", "yref": "paper", "x0": eighth, "x1": eighth, "y0": 0, "y1": 1, "line": line})
+        shapes.append({**upright(eighth, "@ink", "longdash"), "layer": "above"})
         annotations.append(
             {
                 "x": eighth,

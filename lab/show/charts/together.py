@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,8 +19,8 @@ from lab.show.charts.figure import (
     log_axis,
     log_range,
     nothing_to_draw,
-    ratio_of_one,
     room,
+    upright,
 )
 
 Figure = Mapping[str, Any]
@@ -70,7 +69,7 @@ def effects(figure: Figure | None) -> Chart:
         yaxis=theme.axis(
             "", type="category", autorange="reversed", showline=False, ticks="", ticklabelstandoff=8, rangemode="normal"
         ),
-        shapes=[ratio_of_one()],
+        shapes=[upright(1)],
     )
     table: dict[str, list[Any]] = {"effect": [], "ratio": [], "low": [], "high": [], "finding": []}
     for label, c in zip(labels, figure["contrasts"], strict=False):
@@ -85,7 +84,7 @@ def interaction(figure: Figure | None, pair: tuple[str, str] | None = None) -> C
     settings that do not care for each other. `pair` is the one with the largest interaction unless given."""
     if figure is None:
         return nothing_to_draw("Interaction", "not every combination is measured")
-    a, b = pair or _largest(figure)
+    a, b = pair or pairs(figure)[0]
     name = metric_label(figure["metric"])
     title = f"{name[0].upper()}{name[1:]} by {_short(a)} and {_short(b)}"
     unit, scale = next(found for ending, found in UNITS.items() if figure["metric"].endswith(ending))
@@ -120,13 +119,9 @@ def interaction(figure: Figure | None, pair: tuple[str, str] | None = None) -> C
 
 
 def pairs(figure: Figure) -> list[tuple[str, str]]:
-    return list(itertools.combinations(figure["factors"], 2))
-
-
-def _largest(figure: Figure) -> tuple[str, str]:
+    """Every two settings, those that change each other most first."""
     twos = [c for c in figure["contrasts"] if len(c["factors"]) == 2]
-    a, b = max(twos, key=lambda c: abs(np.log(c["ratio"])))["factors"]
-    return a, b
+    return [(a, b) for a, b in (c["factors"] for c in sorted(twos, key=lambda c: -abs(np.log(c["ratio"]))))]
 
 
 def _means(figure: Figure, a: str, b: str) -> np.ndarray:

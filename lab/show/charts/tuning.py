@@ -10,9 +10,11 @@ import numpy as np
 from lab.measure import pareto
 from lab.measure.words import format_fraction, format_metric, level_label, metric_label
 from lab.show import theme
-from lab.show.charts.figure import Chart, append, floats, log_axis, log_range, nothing_to_draw
+from lab.show.charts.figure import Chart, append, floats, level_line, log_axis, log_range, nothing_to_draw, upright
 
 SCALES = {"_bytes": ("MiB", 1 / 2**20), "_rps": ("requests/s", 1.0), "_per_s": ("tokens/s", 1.0), "_s": ("ms", 1e3)}
+MOST_NAMED = 4
+"""Settings of the frontier whose names stand in the chart."""
 WORDS = {"met": "met", "missed": "missed", "client": "the load generator was the limit"}
 
 
@@ -43,9 +45,10 @@ def probes(search: Mapping[str, Any], percentile: float) -> Chart:
         "text": [f"{p['why']}" for p in drawn],
         "hovertemplate": "%{x:,.4~g} req/s<br>%{text}<extra></extra>",
     }
-    shapes: list[dict[str, Any]] = [_limit(y=100 * percentile)]
+    objective, label = level_line(100 * percentile, f"objective: {format_fraction(percentile)} in time", log=False)
+    shapes: list[dict[str, Any]] = [objective]
     if search["highest_rps"]:
-        shapes.append(_limit(x=search["highest_rps"]))
+        shapes.append(upright(search["highest_rps"], dash="dash"))
     low = min(100 * p["attained"] for p in drawn)
     rates = sorted({p["rate_rps"] for p in drawn})
     ticks = sorted({rates[0], search["highest_rps"] or rates[0], rates[-1]})
@@ -59,8 +62,9 @@ def probes(search: Mapping[str, Any], percentile: float) -> Chart:
         ),
         yaxis=theme.axis("served in time, %", range=[max(low - 5, 0), 101.5], rangemode="normal"),
         shapes=shapes,
+        annotations=[label],
     )
-    notes = ("filled met the objective, open missed it; dashed: the objective and the highest rate that meets it",)
+    notes = ("filled met the objective, open missed it; upright: the highest rate that meets it",)
     return Chart(title, {"data": [marks], "layout": layout}, str(search["text"]), table, notes)
 
 
@@ -97,6 +101,8 @@ def frontier(sweep: Mapping[str, Any]) -> Chart:
         "line": {"color": "@blue", "width": 1.5, "dash": "dot", "shape": "hv"},
         "hoverinfo": "skip",
     }
+    # Who is on the frontier says its name, below and before its mark, where no dominated one lies.
+    named = sorted((p for p in points if p[3]), key=lambda p: -p[0])[:MOST_NAMED]
     marks = {
         "type": "scatter",
         "mode": "markers",
@@ -113,8 +119,24 @@ def frontier(sweep: Mapping[str, Any]) -> Chart:
     }
     layout = theme.layout(
         height=380,
-        xaxis=theme.axis(f"{metric_label(x_name)}, {_scale(x_name)[0]}"),
+        xaxis=theme.axis(
+            f"{metric_label(x_name)}, {_scale(x_name)[0]}", range=_with_air([p[0] for p in points]), rangemode="normal"
+        ),
         yaxis=log_axis(f"{metric_label(y_name)}, {_scale(y_name)[0]}", log_range([p[1] for p in points])),
+        annotations=[
+            {
+                "x": p[0],
+                "y": float(np.log10(p[1])),
+                "text": p[2],
+                "showarrow": False,
+                "xanchor": "right",
+                "yanchor": "top",
+                "yshift": -8,
+                "font": {"size": 12, "color": "@blue-text"},
+            }
+            for p in named
+            if p[1] > 0
+        ],
     )
     return Chart(title, {"data": [line, marks], "layout": layout}, str(sweep["text"]), table, tuple(notes))
 
@@ -176,7 +198,7 @@ def heat(sweep: Mapping[str, Any]) -> Chart:
         "text": text,
         "texttemplate": "%{text}",
         "hovertemplate": "%{x}, %{y}<br>%{text}<extra></extra>",
-        "colorscale": [[0, "@surface"], [1, "@grid"]],  # the words must stay readable on it
+        "colorscale": [[0, "@surface"], [1, "@tint"]],
         "showscale": False,
         "xgap": 3,
         "ygap": 3,
@@ -198,11 +220,11 @@ def heat(sweep: Mapping[str, Any]) -> Chart:
     return Chart(title, {"data": [trace], "layout": layout}, f"{alt}.", table)
 
 
-def _limit(*, x: float | None = None, y: float | None = None) -> dict[str, Any]:
-    line = {"type": "line", "line": {"color": "@ink", "width": 1, "dash": "longdash"}, "layer": "below"}
-    if y is not None:
-        return {**line, "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y}
-    return {**line, "yref": "paper", "y0": 0, "y1": 1, "x0": x, "x1": x}
+def _with_air(values: list[float]) -> list[float]:
+    """From below the least, but not below zero, to above the largest: the settings of a sweep lie close together."""
+    low, high = min(values), max(values)
+    air = 0.12 * (high - low) or 0.05 * abs(high) or 1.0
+    return [max(low - air, 0.0), high + air]
 
 
 def _scale(name: str) -> tuple[str, float]:

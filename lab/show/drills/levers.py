@@ -22,6 +22,18 @@ def primary_chart(source: Source) -> Chart:
     return levels.effects(dict(source.document), source.grid, source.primary, "Against the baseline")
 
 
+def gain_curve(source: Source) -> Chart:
+    """Of the level that serves most at saturation."""
+    best = _best(source, "throughput_rps")
+    return curve(source, best and best[0])
+
+
+def delay_curve(source: Source) -> Chart:
+    """Of the level that waits longest for company."""
+    found = _delay(source)
+    return curve(source, None if found is None else str(found["level"]))
+
+
 def item_cost(source: Source) -> Chart:
     load = source.load(-1) or ""
     summaries = [s for level in source.grid.levels for s in source.grid.at(level, load)]
@@ -184,7 +196,7 @@ DRILLS = (
         "whose arithmetic fills the cores there is nothing to share, and the factor is 1.",
         source="the run's saturation blocks",
         then="The same for a sentence encoder on a CPU: more or less than that?",
-        chart=curve,
+        chart=gain_curve,
     ),
     Drill(
         "batch_delay", "levers", "batching", ("batching",), _delay,
@@ -196,7 +208,7 @@ DRILLS = (
         "for loads at which company comes anyway, and there the queue makes it by itself.",
         source="the run's own cells; Triton's max_queue_delay_microseconds",
         then="Then why is a delay of 0 with batching on almost always right?",
-        chart=curve,
+        chart=delay_curve,
     ),
     Drill(
         "batch_sharing", "levers", "batching", ("batching",), _pays,

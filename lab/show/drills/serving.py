@@ -12,10 +12,10 @@ EVERY_S = 600.0
 STAYS_S = 60.0
 
 
-def curve(source: Source) -> Chart:
-    """Throughput against latency of the baseline and the level between the others."""
+def curve(source: Source, level: str | None = None) -> Chart:
+    """Throughput against latency of the baseline and `level`, without one the level between the others."""
     others = source.grid.others() or source.grid.levels
-    pair = (source.grid.baseline, others[len(others) // 2])
+    pair = (source.grid.baseline, level or others[len(others) // 2])
     return batching_charts.throughput_latency(source.grid, pair, source.declared["slo"].get("latency_s"))
 
 

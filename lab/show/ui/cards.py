@@ -32,4 +32,5 @@ def cards(figures: Sequence[Card]) -> None:
             delta_arrow="off",
             help=card.why if missing else None,
             border=True,
+            height="stretch",  # as its neighbours, whose words may take a second line
         )

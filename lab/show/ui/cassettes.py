@@ -46,8 +46,9 @@ def told(*folders: RunFolder) -> None:
 
 
 def _words(recorded: Mapping[str, Any]) -> str:
-    first = f"{recorded['machine']} · {when(recorded['created_utc'])} · commit {recorded['commit']}."
-    return " ".join([first, *recorded["thinned"], "Run it here for figures of your own."])
+    """Where and when; what was thinned stands among the doubts and in the list of recordings (`listed`)."""
+    place = f"{recorded['machine']} · {when(recorded['created_utc'])} · commit {recorded['commit']}"
+    return f"{place}. Run it here for figures of your own."
 
 
 def others(kinds: Collection[str], folder: RunFolder) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import streamlit as st
@@ -26,6 +26,8 @@ from lab.show.ui import chart, picking, reads, reporting, views
 
 WHOLE_NAME = 1000
 """Characters of a side's name where there is room for all of it."""
+MOST_ROWS = 7
+"""Of a table of fields; more are scrolled."""
 
 
 def page(names: Sequence[Name]) -> None:
@@ -123,7 +125,7 @@ def _table(rows: Sequence[Difference], called: Sequence[str], whole: Sequence[st
     for n, label in enumerate(called):
         columns[label] = [_value(row, n) for row in rows]
     told = {short: st.column_config.Column(help=name) for short, name in zip(called, whole, strict=True)}
-    height = min(40 + 35 * len(rows), 260)
+    height: int | Literal["auto"] = "auto" if len(rows) <= MOST_ROWS else 40 + 35 * MOST_ROWS
     st.dataframe(pd.DataFrame(columns), hide_index=True, height=height, column_config=told, alt=alt)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from lab.measure import cost
 from lab.measure.answers import all_equal
@@ -44,10 +45,11 @@ CHOICES = {
 """(key in the link, label) of the choice of a factor's level, by the last part of its path."""
 
 
-def page(topic: Topic) -> None:
-    """The whole page of `topic`, about the run in the link."""
+def page(topic: Topic, head: DeltaGenerator | None = None) -> None:
+    """The whole page of `topic`, about the run in the link; its title in `head`, where the page has parts to choose
+    from below it."""
     experiment = reads.declared(topic.experiment)
-    st.title(topic.title)
+    (head or st).title(topic.title)
     st.markdown(f"{experiment.question} *The hypothesis:* {experiment.hypothesis}")
     folder = runs.chosen(lambda line: line.experiment == topic.experiment)
     bet, action = st.columns(2, gap="large")
@@ -130,7 +132,7 @@ def _happened(topic: Topic, folder: RunFolder, document: dict[str, Any]) -> Seen
     _two_by_two(topic.happened(seen), f"{topic.prefix}_chart")
     if topic.beside is not None:
         topic.beside(seen)
-    _cost(seen)
+    (topic.cost or _cost)(seen)
     return seen
 
 
@@ -156,10 +158,7 @@ def _headline(document: dict[str, Any]) -> None:
     verdict = document["verdict"]
     scope = _scope(verdict.get("where") or ()) or _by_repeats(document)
     st.markdown(HOLDS[verdict["holds"]].format(where=scope))
-    headline, _, more = _without_badge(verdict["text"]).partition(". ")
-    st.markdown(f"#### {headline.rstrip('.')}.")
-    if more:
-        st.markdown(more)
+    guide.headline(_without_badge(verdict["text"]))
     answers = document["answers"]
     if answers and (same := all_equal(answers)):
         st.caption(same)

@@ -19,6 +19,7 @@ from lab.show.charts.cost import Point, by_load, by_use
 from lab.show.grid import Grid
 from lab.show.ui import chart, pricing, reads
 from lab.show.ui.cards import Card, cards
+from lab.show.ui.words import plain
 from lab.spec import Slo, parse
 
 
@@ -105,7 +106,8 @@ def of_run(folder: RunFolder, price: Price, use: Use, slo: Slo) -> None:
     best = _cheapest(points)
     place, summary = _at(grid, best, shown)
     found = cost.cost(summary, price, use)
-    st.markdown(f"#### {place}: {sentence(found, slo, summary.get('slo_attainment_fraction'))}")
+    told = sentence(found, slo, summary.get("slo_attainment_fraction"))
+    st.markdown(f"#### {plain(f'{place}: {told[0].lower()}{told[1:]}')}")
     for caveat in pricing.caveats(price, use, document["environment"], device):
         st.caption(f":material/info: {caveat}")
     if any(problem["forbids_verdict"] for problem in summary.get("problems", ())):

@@ -28,6 +28,7 @@ WORDS = {
     "wrong": ":material/close: **Not this time.**",
     "yours to judge": ":material/self_improvement: **Compare it with these points.**",
 }
+SCORED = {"right": "right", "right order": "of the right order", "wrong": "wrong"}
 NEWEST = 40
 """So many of the newest runs are looked through for one of each experiment."""
 
@@ -109,9 +110,7 @@ def _place(found: Sequence[Posed]) -> int:
 def _progress(found: Sequence[Posed], place: int) -> None:
     done: Mapping[str, str] = st.session_state.get(DONE, {})
     counted = [done[one.drill.id] for one in found if one.drill.id in done]
-    score = ", ".join(
-        f"{counted.count(verdict)} {verdict}" for verdict in ("right", "right order", "wrong") if verdict in counted
-    )
+    score = ", ".join(f"{counted.count(verdict)} {words}" for verdict, words in SCORED.items() if verdict in counted)
     st.progress(len(counted) / len(found), text=f"Drill {place + 1} of {len(found)}{f' · {score}' if score else ''}")
 
 

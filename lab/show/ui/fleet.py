@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import streamlit as st
 
 from lab.measure import fleet_words, tenancy
 from lab.measure.words import join
-from lab.run import fit, footprints
+from lab.run import cassette, fit, footprints
 from lab.run.fleet_bench import members, room_for
 from lab.run.folder import RunFolder
 from lab.run.plan import settle
 from lab.serve import installation, repository
 from lab.show.charts import fleet, fleet_memory
 from lab.show.charts.figure import Chart
-from lab.show.ui import chart, chore
+from lab.show.ui import chart, chore, reads
 from lab.show.ui.topic import Seen
 from lab.spec import Experiment, Fleet, ModelSpec, parse, parse_setting
 
@@ -144,10 +145,23 @@ def plan_of(experiment: Experiment, settings: list[str]) -> Chart:
     asked = settle(experiment, [parse_setting(setting) for setting in settings], quick=False)
     models = members(asked, max(cell.workload.models for cell in asked.cells()))
     predicted = [footprints.predicted_bytes(models[: n + 1]) for n in range(len(models))]
+    source = ""
+    if predicted[0] is None and models[0].device == "cpu":  # nothing was loaded here: by the recording, which says so
+        predicted, source = _as_recorded([model.name for model in models])
     budget, known = _fleet(asked).budget_bytes, [size for size in predicted if size is not None]
     if budget is None and len(known) == len(predicted):  # what the run will take for one
         budget = room_for(known, _fleet(asked).fit)
-    return fleet_memory.plan([model.name for model in models], predicted, budget)
+    return fleet_memory.plan([model.name for model in models], predicted, budget, source)
+
+
+def _as_recorded(names: Sequence[str]) -> tuple[list[int | None], str]:
+    """(what they would take by the recorded run of many models, a sentence that says where that is from)."""
+    recorded = cassette.of_experiment("multi_model")
+    found = None if recorded is None else reads.document(RunFolder.open(recorded.run)).get("fleet")
+    if recorded is None or not found:
+        return [None] * len(names), ""
+    sizes = footprints.as_filled([name.rpartition("_")[0] for name in names], found["filled"])
+    return sizes, f"None was loaded here yet: sizes as recorded on {recorded.machine}."
 
 
 def _fleet(experiment: Experiment) -> Fleet:

@@ -18,6 +18,7 @@ from lab.measure.reconcile import Row
 from lab.measure.words import level_label, plural
 from lab.show.charts import formats as charts
 from lab.show.charts import memory, stacks
+from lab.show.charts import quality as loss
 from lab.show.charts.figure import Chart
 from lab.show.formats import Shown, evaluated, shown
 from lab.show.ui import chore, reads, runs
@@ -49,7 +50,7 @@ def happened(seen: Seen) -> list[Chart]:
     found = _shown(seen)
     return [
         charts.price(found, seen.load),
-        charts.losses(found),
+        loss.losses(found),
         stacks.by_format(found, seen.load),
     ]
 
@@ -70,7 +71,7 @@ def why(seen: Seen) -> list[Chart]:
 def unmeasured(document: Mapping[str, Any]) -> list[Chart]:
     """What a run found of its formats' quality, when it ended before any of them was measured."""
     found = evaluated(document)
-    return [charts.losses(found)] if any(f.quality for f in found) else []
+    return [loss.losses(found)] if any(f.quality for f in found) else []
 
 
 def ledger(seen: Seen) -> Chart:
@@ -165,7 +166,7 @@ def _sensitivity(seen: Seen) -> list[Chart]:
     """Of the chosen format, if it was quantized and its blocks were evaluated one by one."""
     spec = seen.spec
     found = reads.known_blocks(spec) if spec.family == "llm" and spec.precision in INTEGER else None
-    return [charts.sensitivity(found, seen.level)] if found else []
+    return [loss.sensitivity(found, seen.level)] if found else []
 
 
 def _find_blocks(seen: Seen) -> None:

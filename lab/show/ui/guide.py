@@ -16,10 +16,13 @@ import streamlit as st
 from lab.measure.words import join, plural
 from lab.show import tracks
 from lab.show.tracks import HIDEABLE, Halt, Track
+from lab.show.ui.words import plain, sentences
 
 TRACK, HIDE, STEP = "track", "hide", "step"
 BEGAN = "track_began"
 CLOCK_S = 30.0
+FEW = 2
+"""Sentences that are read as one paragraph."""
 UNTOLD = "What was found is hidden by this link (hide=verdicts): read the charts, and say it yourself."
 PAGES = [path.stem for path in (Path(__file__).parents[3] / "pages").glob("*.py")]
 
@@ -43,14 +46,20 @@ def hides(what: str) -> bool:
     return what in st.session_state.get("hidden", frozenset())
 
 
-def finding(head: str, rest: str = "") -> None:
-    """What was found, as a headline and what follows it; where the link hides verdicts, a word in its place."""
+def finding(text: str) -> None:
+    """What was found, as `headline` says it; where the link hides verdicts, a word in its place."""
     if hides("verdicts"):
         st.caption(UNTOLD)
-        return
-    st.markdown(f"#### {head}")
+    else:
+        headline(text)
+
+
+def headline(text: str) -> None:
+    """The first sentence large; what follows it below, one a line where that is more than FEW sentences."""
+    first, *rest = sentences(text) or [""]
+    st.markdown(f"#### {plain(first)}")
     if rest:
-        st.markdown(rest)
+        st.markdown(plain(" ".join(rest) if len(rest) <= FEW else "\n".join(f"- {one}" for one in rest)))
 
 
 def visibility(page: str) -> Literal["visible", "hidden"]:

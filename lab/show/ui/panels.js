@@ -53,7 +53,7 @@ class Panels {
     axes.forEach((name, i) => this.fill(this.panels[i], layout, figure.data, name));
     this.part("nothing").hidden = axes.length > 0;
     say(this.part("nothing"), axes.length ? "" : layout.annotations[0].text);
-    say(this.part("marks"), axes.length ? notes.join(" · ").replaceAll("**", "") : "");
+    say(this.part("marks"), axes.length ? notes.join(" · ") : "");
     attribute(this.stack, "aria-label", alt);
     this.draw();
   }

@@ -51,11 +51,12 @@ def names() -> list[Name]:
     lines = ended() or reads.comparable_recordings()
     known = {line.run_id: _words(line) for line in lines}
     base, others = _asked(lines)
-    listed = {**known, **{str(name): _named(name, known) for name in (*filter(None, [base]), *others)}}
+    what = {line.run_id: line.what for line in lines}
+    listed = {**known, **{str(name): _named(name, what) for name in (*filter(None, [base]), *others)}}
     if not listed:
         return []
     options = list(listed)
-    left, right = st.columns([2, 3])
+    left, right = st.columns(2)
     st.session_state["c_base"] = str(base) if base is not None else options[0]
     st.session_state["c_runs"] = [str(name) for name in others]
     left.selectbox("Baseline", options, key="c_base", format_func=listed.__getitem__, on_change=_write)
@@ -135,9 +136,11 @@ def _words(line: reads.RunLine) -> str:
     return f"{line.what} · {when(line.created_utc)} · {line.run_id[-4:]}"
 
 
-def _named(name: Name, known: dict[str, str]) -> str:
-    words = known.get(name.run_id, name.run_id)
-    return words if name.cell is None else f"{words} · cell {name.cell}"
+def _named(name: Name, what: dict[str, str]) -> str:
+    """Short, as several stand in one field; the run's last letters and the cell as a command takes them."""
+    if name.run_id not in what:
+        return str(name)
+    return f"{what[name.run_id]} · {name.run_id[-4:]}{'' if name.cell is None else f'.{name.cell}'}"
 
 
 def _write() -> None:

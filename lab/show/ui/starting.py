@@ -125,7 +125,9 @@ def _form(part: str, experiment: Experiment) -> None:
     going = reads.active_runs()
     if going:
         st.caption(f"{going[0].what} is measuring; a second run would disturb it.")
-    if st.button("Run", type="primary", icon=":material/play_arrow:", key="run_starts", disabled=bool(going)):
+    if st.button(
+        "Run it", type="primary", icon=":material/play_arrow:", key="run_starts", disabled=bool(going), width="stretch"
+    ):
         bet = betting.placed(REMEDIES) if part == "cold_start" else None
         runs.start(part, settings, quick=depth != "whole", page=PAGE, bet=bet)
 
@@ -191,15 +193,12 @@ def _waiting(folder: RunFolder) -> None:
 
 def _headline(document: dict[str, Any]) -> None:
     if guide.hides("verdicts"):
-        st.caption("What was found is hidden by this link (hide=verdicts): read the charts, and say it yourself.")
+        st.caption(guide.UNTOLD)
         return
     verdict = document["verdict"]
     if document.get("cold"):
         st.markdown(HOLDS[verdict["holds"]].format(where=""))
-    headline, _, more = verdict["text"].partition(". ")
-    st.markdown(f"#### {headline.rstrip('.')}.")
-    if more:
-        st.markdown(more)
+    guide.headline(verdict["text"])
 
 
 # --- cold start ---------------------------------------------------------------------------------------------------
@@ -239,13 +238,20 @@ def _cold_cards(plain: figures.Cold | None, other: figures.Cold | None) -> list[
             Card(
                 other["label"].capitalize(),
                 format_seconds(other["total_s"]["mean"]),
-                f"{format_ratio(of)} of plain" if of is not None else "",
+                _beside_plain(of),
             )
         )
         held, *disk = cold.price_label(other).split(", ")
         drawn.append(Card("Held while nothing runs", held.removesuffix(" of memory"), ", ".join(disk) or "its price"))
         drawn.append(Card("A worker holds", format_bytes(other["memory_bytes"]), "once it has answered"))
     return drawn
+
+
+def _beside_plain(share: float | None) -> str:
+    """ "103× as fast as plain", "1.02× of plain"; "" where there is no plain start."""
+    if share is None:
+        return ""
+    return f"{format_ratio(1 / share)} as fast as plain" if share < 1 else f"{format_ratio(share)} of plain"
 
 
 # --- scale to zero ------------------------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ from lab.run.folder import RunFolder
 from lab.show.charts import tail
 from lab.show.ui import cassettes, chart, guide, reads, runs
 
-COUNT, ROWS = 20, 6
+COUNT, ROWS = 20, 8
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 WHERE = {
     "client": "the client, which sent them late",
     "network": "the network",
@@ -28,16 +29,15 @@ WHERE = {
     "output": "writing the answer",
 }
 """The parts of trace.PARTS, as a place where time was spent."""
+LONGEST_DELAY_MS = 20.0
 
 
 def show() -> None:
     lines = _traced(reads.run_lines()) or _traced(reads.recorded_lines())
-    if not lines or lines[0].recorded:
-        _offer()
     if not lines:
+        _offer()
         return
-    labels = {line.run_id: f"{line.what}, {line.run_id}" for line in lines}
-    run_id = st.selectbox("Run", list(labels), format_func=lambda r: labels[r], key="t_run", bind="query-params")
+    run_id = _which(lines)
     cassettes.told(RunFolder.open(run_id))
     found = _joined(run_id)
     if found is None or not len(found):
@@ -47,9 +47,24 @@ def show() -> None:
     longest = Counter(max(one.parts_s, key=lambda part: one.parts_s[part]) for one in slow)
     (part, count), *_ = longest.most_common(1)
     guide.finding(f"{count} of the {len(slow)} slowest requests spent most of their time in {WHERE[part]}.")
-    _parts(found)
-    chart.show(tail.waterfall(found, _clicked(slow)), key="t_waterfall")
+    left, right = st.columns([2, 3], gap="large")
+    with left:
+        one = _clicked(slow)
+    with right:
+        chart.show(tail.waterfall(found, one), key="t_waterfall")
     _instead(RunFolder.open(run_id), found)
+    _parts(found)
+    if lines[0].recorded:
+        _offer()
+
+
+def _which(lines: Sequence[reads.RunLine]) -> str:
+    """A choice where there is one."""
+    labels = {line.run_id: f"{line.what}, {line.run_id}" for line in lines}
+    if len(labels) == 1:
+        return next(iter(labels))
+    chosen = st.selectbox("Run", list(labels), format_func=labels.__getitem__, key="t_run", bind="query-params")
+    return str(chosen)
 
 
 def _clicked(slow: Sequence[Slow]) -> Slow:
@@ -59,7 +74,6 @@ def _clicked(slow: Sequence[Slow]) -> Slow:
         "request": [f"{one.request:,}" for one in slow],
         "latency": [format_seconds(one.latency_s) for one in slow],
         "waited for": [one.waited_for for one in slow],
-        "batch-mates": [len(one.mates) for one in slow],
     }
     clicked = st.dataframe(
         pd.DataFrame(table),
@@ -83,10 +97,8 @@ def _traced(lines: Sequence[reads.RunLine]) -> list[reads.RunLine]:
 
 def _offer() -> None:
     """A traced load, one click away."""
-    st.info(
-        "No run was traced here yet. Triton writes down where each request is when it is asked to.",
-        icon=":material/info:",
-    )
+    st.subheader("On this machine")
+    st.markdown("No run was traced here yet. Triton writes down where each request is when it is asked to.")
     arguments = ["--model", "digits", "--batching", "32:2000", "--rate", "300", "--duration", "15", "--trace"]
     if st.button("Measure it", type="primary", icon=":material/play_arrow:", key="t_go"):
         runs.start_command("load", arguments, page="pages/live.py", then="tail")
@@ -103,6 +115,7 @@ def _parts(found: Joined) -> None:
     columns = ("mean", "p50", "p90", "p95", "p99")
     table = {"part of latency": list(parts)}
     table |= {c: [format_seconds(part[c]) for part in parts.values()] for c in columns}
+    st.subheader("Where all of them spent their time")
     st.caption(
         f"{len(found):,} of {found.of:,} measured answers are traced. Percentiles of each part are its own and do not "
         "add up; means do."
@@ -111,15 +124,21 @@ def _parts(found: Joined) -> None:
 
 
 def _instead(folder: RunFolder, found: Joined) -> None:
-    """The same arrivals under another delay and batch size, through a queue model."""
+    """The same arrivals under another delay and batch size, through a queue model, as the sliders move."""
     st.subheader("And with another batching?")
     model = folder.document["cells"][0]["model"]
     now = model["batching"] or {"max_batch_size": 1}
-    left, right = st.columns(2)
-    size = left.number_input("Largest batch", 1, 256, int(now["max_batch_size"]), key="t_size", bind="query-params")
-    delay_ms = right.number_input(
-        "Queue delay, ms", 0.0, 1000.0, now.get("max_queue_delay_us", 0) / 1e3, 0.5, key="t_delay", bind="query-params"
+    size_now, delay_now_ms = int(now["max_batch_size"]), now.get("max_queue_delay_us", 0) / 1e3
+    left, right = st.columns(2, gap="large")
+    size = left.select_slider(
+        "Largest batch", sorted({*SIZES, size_now}), size_now, key="t_size", bind="query-params", format_func=str
+    )
+    longest_ms = max(LONGEST_DELAY_MS, 2 * delay_now_ms)
+    delay_ms = right.slider(
+        "Queue delay, ms", 0.0, longest_ms, delay_now_ms, 0.5, "%g", key="t_delay", bind="query-params"
     )
     rules = Rules(max_batch_size=size, delay_s=delay_ms / 1e3, instances=model["instances"])
     measured, modelled = traced.instead(found, rules)
-    chart.show(tail.instead(measured, modelled, f"batches of up to {size}, {delay_ms:g} ms delay"), key="t_instead")
+    drawn = tail.instead(measured, modelled, f"batches of up to {size}, {delay_ms:g} ms delay")
+    st.markdown(drawn.alt)
+    chart.show(drawn, key="t_instead")

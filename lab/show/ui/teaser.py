@@ -63,10 +63,18 @@ def _told(folder: RunFolder, line: reads.RunLine) -> None:
         st.caption(f"{line.what} {place}, {when(line.created_utc)}")
         headline, _, _ = document["verdict"]["text"].partition(". ")
         st.markdown(f"#### {headline.rstrip('.')}.")
+        told, _ = grid.headline(document, judge)
+        level = st.segmented_control(
+            f"Beside {grid.baseline}",
+            grid.others(),
+            default=told,
+            required=True,
+            key="start_level",
+            bind="query-params",
+        )
         runs.link(folder.run_id, line.experiment, "Look inside: what happened, and why")
     with drawn:
         before, st.session_state[cassettes.KEY] = st.session_state.get(cassettes.KEY), "recorded" if recorded else None
-        level, _ = grid.headline(document, judge)
-        curve = batching.throughput_latency(grid, (grid.baseline, level), slo.latency_s)
+        curve = batching.throughput_latency(grid, (grid.baseline, str(level)), slo.latency_s)
         chart.show(replace(curve, notes=()), key="s_teaser")  # its page says what is not drawn
         st.session_state[cassettes.KEY] = before

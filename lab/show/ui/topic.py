@@ -81,8 +81,9 @@ class Topic:
     settings; `depths` says how long a quick and a whole run take. `figures` maps at most four fields of a summary to
     the labels of their cards. `happened` and `why` give the charts of these blocks and `cause` a sentence before the
     latter ("" for none), `beside` shows what is no chart after the former; `compared` are the metrics of every
-    comparison. `meanwhile` gives the charts that are drawn while the run goes on, `unmeasured` those of a run
-    (its document) that ended before a cell was measured."""
+    comparison. `cost` tells what it costs where a price of the machine that was measured does not. `meanwhile` gives
+    the charts that are drawn while the run goes on, `unmeasured` those of a run (its document) that ended before a cell
+    was measured."""
 
     experiment: str
     page: str
@@ -99,5 +100,6 @@ class Topic:
     compared: tuple[str, ...]
     next: Callable[[str], Sequence[Link]]
     beside: Callable[[Seen], None] | None = None
+    cost: Callable[[Seen], None] | None = None
     meanwhile: Callable[[RunFolder], Sequence[Chart]] = lambda folder: ()
     unmeasured: Callable[[dict[str, Any]], Sequence[Chart]] = lambda document: ()

@@ -67,8 +67,7 @@ def _search(folder: RunFolder, found: dict[str, Any]) -> None:
 
 
 def _sweep(found: dict[str, Any]) -> None:
-    head, _, rest = found["text"].partition(". ")
-    guide.finding(f"{head.rstrip('.')}.", rest)
+    guide.finding(found["text"])
     chart.show(tuning.frontier(found), key="p_frontier")
     left, right = st.columns(2, gap="large")
     with left:
@@ -95,10 +94,7 @@ def _sweep(found: dict[str, Any]) -> None:
 
 
 def _factorial(found: dict[str, Any]) -> None:
-    head, _, rest = (found["text"] or "Not every combination was measured, so there are no effects to tell.").partition(
-        ". "
-    )
-    guide.finding(f"{head.rstrip('.')}.", rest)
+    guide.finding(found["text"] or "Not every combination was measured, so there are no effects to tell.")
     if not found["figures"]:
         return
     labels = [metric_label(figure["metric"]) for figure in found["figures"]]

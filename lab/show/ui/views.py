@@ -20,8 +20,8 @@ from lab.run.folder import RunFolder
 from lab.show import formats as shown_formats
 from lab.show import grid as grids
 from lab.show import pooled
-from lab.show.charts import batching, compare, distribution
-from lab.show.charts import formats as quality
+from lab.show.charts import batching, compare, distribution, quality
+from lab.show.charts import formats as speed
 from lab.show.charts.compare import Load, brief
 from lab.show.charts.figure import Chart, nothing_to_draw
 from lab.show.charts.latency import percentiles
@@ -195,7 +195,7 @@ def _quality(sides: dict[str, Side]) -> list[Chart]:
         return [quality.losses([one for one in shown if one.main and one.main.name == name]) for name in measures]
     charts = [quality.losses(shown)]
     if any(one.tokens_per_s is not None and one.quality is not None for one in shown):
-        charts.append(quality.price(shown, "the load of each"))
+        charts.append(speed.price(shown, "the load of each"))
     return charts
 
 
