@@ -91,7 +91,8 @@ def run(options: argparse.Namespace) -> int:
     else:
         action: Any = MOVES[options.action]
         rollout.move(routes, options.model, action, by=options.by)
-    print(_line(routes, options.model))
+    behind = "" if readiness.in_force(routes, options.model) else f"; not taken yet by {routes.gateway()}"
+    print(f"{_line(routes, options.model)}{behind}")
     return 0
 
 

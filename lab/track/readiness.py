@@ -1,8 +1,9 @@
-"""Whether a version can answer, by the word of the gateway that would send it traffic."""
+"""What the gateway that follows the routes says: whether a version can answer, and whether a change is in force."""
 
 from __future__ import annotations
 
 import json
+import time
 from contextlib import suppress
 from typing import Any
 from urllib.error import HTTPError
@@ -12,13 +13,13 @@ from urllib.request import urlopen
 from lab.errors import InputError
 from lab.track.routes import Routes
 
-LIMIT_S = 10.0
+LIMIT_S, TAKEN_S, LOOK_S = 10.0, 3.0, 0.02
 
 
 def check(routes: Routes, model: str, version: str) -> None:
     """InputError for one that is not ready. Where no gateway runs, or it does not say, nothing is known against it."""
     url = routes.gateway()
-    told = None if url is None else _health(f"{url}/healthz/{quote(model)}")
+    told = None if url is None else _said(f"{url}/healthz/{quote(model)}")
     if told is None:
         return
     with suppress(LookupError, TypeError):  # of a version that the gateway has not seen yet
@@ -27,7 +28,24 @@ def check(routes: Routes, model: str, version: str) -> None:
             raise InputError(f"version {version} of {model} is not ready: {found['reason']}; deploy it, and then move")
 
 
-def _health(url: str) -> Any:
+def in_force(routes: Routes, model: str) -> bool:
+    """Whether the gateway sends requests as the route now says, which it does within a moment; True where none runs."""
+    url, until_s = routes.gateway(), time.monotonic() + TAKEN_S
+    if url is None:
+        return True
+    wanted = routes.by_name[model].model_dump(mode="json")
+    while True:
+        told = _said(f"{url}/routes")
+        with suppress(LookupError, TypeError):
+            found = told["routes"][model]
+            if all(found[name] == value for name, value in wanted.items()):
+                return True
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(LOOK_S)
+
+
+def _said(url: str) -> Any:
     try:
         with urlopen(url, timeout=LIMIT_S) as answer:  # noqa: S310  our own gateway's
             return json.load(answer)

@@ -315,6 +315,7 @@ def test_version_that_is_not_ready_gets_no_traffic(tmp_path: Path, monkeypatch: 
             assert Routes().by_name["small"].version("2").weight == 0
             commanded("switch", "small", "2", "--anyway")
             assert Routes().by_name["small"].version("2").weight == 1
+            assert run.ask("/routes")[1]["routes"]["small"]["versions"][1]["weight"] == 1  # in force when it is told
             commanded("switch", "small", "1")
             run.routes.served_at(None)
             commanded("switch", "small", "2")  # nobody can say

@@ -26,7 +26,7 @@ TICK_S, FLUSH_S = 0.1, 0.5
 OUTCOME = {429: REFUSED, 503: REFUSED, 504: TIMEOUT}
 
 Watch = Callable[[], bool]
-"""Asked ten times a second; True ends the asking, and so does an error, which `predict` raises."""
+"""Asked ten times a second, in a thread; True ends the asking, and so does an error, which `predict` raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class Users:
         flushed_s = time.monotonic()
         try:
             while not over.is_set():
-                if watch():
+                if await asyncio.to_thread(watch):  # it writes files, and nobody may be asked late for that
                     over.set()
                 if self._recorder is not None and time.monotonic() - flushed_s > FLUSH_S:
                     flushed_s = time.monotonic()
