@@ -34,13 +34,12 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks import served, timed_server
+from benchmarks import bandwidth, served, timed_server
 from benchmarks.measuring import median
 from benchmarks.table import Row, main, say
 from lab import priority
 from lab.serve import llama_weights
 from lab.serve.ports import pick as pick_ports
-from lab.watch.probe import Probe, probe
 
 PEER = Path(__file__).parents[2] / "shared" / "peers" / "vllm-cpu"
 IN_FLIGHT = (1, 4, 8, 16)
@@ -110,35 +109,22 @@ def beside_vllm(setting: Setting) -> list[Row]:
 
 
 def beside_memory(setting: Setting) -> list[Row]:
-    before = probe(again=True)
-    step_s = token_gap_s(setting)
-    bandwidth, note = better(before, probe(again=True))
-    read_bytes = bytes_of_step(setting)
-    fraction = read_bytes / bandwidth / step_s if bandwidth and step_s else None
-    return [
-        Row("time between tokens, 1 in flight", step_s and step_s * 1e3, "ms", None, REPEATS),
-        Row("bytes read by a step, 1 in flight", read_bytes / 1e6, "MB", None, 1),
-        Row("memory bandwidth, reading", bandwidth and bandwidth / 1e9, "GB/s", None, 2, note),
-        Row("fraction of the bandwidth floor, 1 in flight", fraction, "", ">= 0.60", REPEATS, note),
-    ]
+    memory = bandwidth.Memory(THREADS)
+    found = bandwidth.moments(memory, lambda: token_gap_s(setting), bytes_of_step(setting))
+    name, n = "time between tokens, 1 in flight", len(found.gaps_s)
+    return [Row(name, found.gap_s * 1e3, "ms", None, n), *found.rows("1 in flight", ">= 0.60")]
 
 
-def token_gap_s(setting: Setting) -> float | None:
-    """Seconds between two tokens of one sequence."""
-    stamps = [lab_stamps(setting, [NEW_TOKENS], max_batch_size=1) for _ in range(REPEATS)]
-    return median([statistics.median(np.diff([stamp for stamp, _ in each])) for each in stamps])
+def token_gap_s(setting: Setting) -> float:
+    """Seconds between two tokens of one answer."""
+    stamps = lab_stamps(setting, [NEW_TOKENS], max_batch_size=1)
+    return float(statistics.median(np.diff([stamp for stamp, _ in stamps])))
 
 
 def bytes_of_step(setting: Setting) -> float:
     """All weights, and the cache of one sequence half way through its answer."""
     cache_bytes = setting.decoder.cache(1, 32).bytes / 32 * (PROMPT_TOKENS + NEW_TOKENS / 2)
     return float(setting.decoder.weight_bytes + cache_bytes)
-
-
-def better(before: Probe, after: Probe) -> tuple[float | None, str]:
-    """(bytes a second that the machine reads, why that is missing)."""
-    found = [p.read_bandwidth_bytes_s for p in (before, after) if p.read_bandwidth_bytes_s]
-    return max(found, default=None), before.reason or after.reason or ""
 
 
 def cache_on_and_off(setting: Setting) -> list[Row]:

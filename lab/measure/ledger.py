@@ -13,7 +13,8 @@
 So 4 bits are not an eighth of 32: a group's scale adds a bit a weight, the embedding keeps 8, and cache, runtime and
 libraries do not shrink at all. Key heads, not query heads: with grouped-query attention these are fewer (a third in
 SmolLM2). Memory is host memory: what of the model's own process is in memory. That of libraries is counted whole, while
-a PSS counts it by its share, which changes with every other process that comes and goes.
+a PSS counts it by its share, which changes with every other process that comes and goes. On a GPU 4 bits have a zero
+beside each scale, both bfloat16, and rows are filled up to whole thousands (lab/serve/models/torchao_linear.py).
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ PREFILL_TOKENS = 512
 """Tokens of prompts that the engine reads in one step (lab/serve/models/engine.py: Options.prefill_tokens)."""
 THREADS = 2
 """Unless the model says how many (lab/serve/models/llm.py)."""
+GPU_COLUMNS, GPU_GROUPS = 1024, (32, 64, 128, 256)
+"""On a GPU a row in 4 bits takes multiples of so many columns, in groups of one of these sizes."""
 MIB = 2**20
 PAGE_BYTES, BLOCK = 4096, 32
 """In which the compiled engine's cache takes memory, and rows of its blocks."""
@@ -90,14 +93,15 @@ def predict(
     `adapter_bytes`: of its adapters, which are no matter of the config; None where it has none."""
     integer, bits = spec.precision in INTEGER, BITS[spec.precision]
     layers, head, norms, rows = _elements(config)
-    head_bits, norm_bits = (HEAD_BITS, 32) if integer else (bits, 32 if spec.precision == "bf16" else bits)
-    groups = layers // spec.group_size if spec.precision == "int4" else rows
+    compiled, filled = is_compiled(spec), _filled(config, spec)
+    head_bits = HEAD_BITS if integer else bits
+    norm_bits = 32 if compiled else 16 if integer else bits
+    groups = filled // spec.group_size if spec.precision == "int4" else rows
     scales = groups + head // config["hidden_size"] if integer else 0
     slots = 1 if spec.scheduler == "one" else spec.max_batch_size
     room = min(spec.max_request_tokens, config["max_position_embeddings"], spec.max_tokens_in_cache or 10**9)
     per_token = kv_bytes_per_token(config, cache_precision(spec))
     users, prompt, longest = _asked(workload, slots, room)
-    compiled = is_compiled(spec)
     # torch writes its zeros at once, the compiled engine's cache takes memory as tokens come.
     held = (users * longest if compiled else slots * room) if spec.kv_cache else 0
     read = min(PREFILL_TOKENS, users * prompt) if spec.kv_cache else users * longest
@@ -112,8 +116,9 @@ def predict(
         (
             Predicted(
                 "weights",
-                (layers * bits + head * head_bits + norms * norm_bits) / 8,
-                f"{format_count(layers)} × {bits} bits, embedding and head {format_count(head)} × {head_bits} bits, "
+                (filled * bits + head * head_bits + norms * norm_bits) / 8,
+                f"{format_count(filled)} × {bits} bits{_filling(spec)}, "
+                f"embedding and head {format_count(head)} × {head_bits} bits, "
                 f"norms {format_count(norms)} × {norm_bits} bits",
             ),
             Predicted(
@@ -129,7 +134,7 @@ def predict(
                 if adapter_bytes is not None
                 else []
             ),
-            Predicted("zero-points", 0, "in the lowest 4 bits of their scales" if bits == 4 else "none in this format"),
+            Predicted("zero-points", 0, _zero_points(spec)),
             Predicted(
                 "KV cache, room",
                 slots * room * per_token if spec.kv_cache else 0,
@@ -160,6 +165,27 @@ def is_compiled(spec: ModelSpec) -> bool:
     return spec.device == "cpu" and spec.precision in ("bf16", *INTEGER)
 
 
+def _is_filled(spec: ModelSpec) -> bool:
+    return spec.device == "gpu" and spec.precision == "int4" and spec.group_size in GPU_GROUPS
+
+
+def _filled(config: Mapping[str, Any], spec: ModelSpec) -> int:
+    """Weights of the layers' matrices as they lie in memory."""
+    columns_of = GPU_COLUMNS if _is_filled(spec) else 1
+    layer = sum(rows * -(-columns // columns_of) * columns_of for rows, columns in _matrices(config))
+    return int(config["num_hidden_layers"]) * layer
+
+
+def _filling(spec: ModelSpec) -> str:
+    return f" (rows filled up to a multiple of {GPU_COLUMNS})" if _is_filled(spec) else ""
+
+
+def _zero_points(spec: ModelSpec) -> str:
+    if spec.precision != "int4":
+        return "none in this format"
+    return "half of the scales' bytes, as bfloat16" if _is_filled(spec) else "in the lowest 4 bits of their scales"
+
+
 def _once(name: str, torch_bytes: int, compiler_bytes: int) -> Predicted:
     words = f"as measured once: Python and torch {torch_bytes // MIB} MiB"
     compiler = f", numba and LLVM {compiler_bytes // MIB} MiB" if compiler_bytes else ""
@@ -178,23 +204,32 @@ def _asked(workload: Workload | None, slots: int, room: int) -> tuple[int, int, 
     return min(users, slots), prompt, min(prompt + output, room)
 
 
+def _matrices(config: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """(rows, columns) of a layer's four matrices; those that read the same input are one."""
+    hidden, mlp, queries = config["hidden_size"], config["intermediate_size"], _queries(config)
+    return [
+        (queries + 2 * _kv_heads(config) * _head_dim(config), hidden),
+        (hidden, queries),
+        (2 * mlp, hidden),
+        (hidden, mlp),
+    ]
+
+
 def _elements(config: Mapping[str, Any]) -> tuple[int, int, int, int]:
     """(weights of the layers' matrices, of embedding and head, of the norms, rows of the layers' matrices)."""
-    hidden, mlp, vocabulary = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
-    count, queries = config["num_hidden_layers"], config["num_attention_heads"] * _head_dim(config)
-    rows = queries + 2 * _kv_heads(config) * _head_dim(config) + hidden + 2 * mlp + hidden
-    layer = hidden * (queries + 2 * _kv_heads(config) * _head_dim(config)) + queries * hidden + 3 * hidden * mlp
-    embeddings = vocabulary * hidden * (1 if config.get("tie_word_embeddings", False) else 2)
-    return count * layer, embeddings, (2 * count + 1) * hidden, count * rows
+    hidden, count, matrices = config["hidden_size"], config["num_hidden_layers"], _matrices(config)
+    layers = count * sum(rows * columns for rows, columns in matrices)
+    embeddings = config["vocab_size"] * hidden * (1 if config.get("tie_word_embeddings", False) else 2)
+    return layers, embeddings, (2 * count + 1) * hidden, count * sum(rows for rows, _ in matrices)
 
 
 def _activations(config: Mapping[str, Any], spec: ModelSpec) -> tuple[int, str]:
     """(bytes of a token that is read, the same in words)."""
     hidden, mlp = config["hidden_size"], config["intermediate_size"]
-    queries = config["num_attention_heads"] * _head_dim(config)
+    queries = _queries(config)
     if not is_compiled(spec):
         # At its widest a layer holds x, its normed copy, gate and up, and their product.
-        wide, size = 2 * hidden + 3 * mlp, BITS[spec.precision] // 8
+        wide, size = 2 * hidden + 3 * mlp, 4 if spec.precision == "fp32" else 2
         return wide * size, f"{format_count(wide)} × {size} bytes"
     threads, longest = spec.threads or THREADS, max(hidden, queries, mlp)
     floats = hidden + queries + 2 * _kv_heads(config) * _head_dim(config)
@@ -225,6 +260,11 @@ def _kv_of_a_head(config: Mapping[str, Any], spec: ModelSpec) -> str:
     precision = cache_precision(spec)
     words = f"{_head_dim(config)} × {BITS[precision] // 8} byte{'' if BITS[precision] == 8 else 's'}"
     return f"({words} and a scale of {SCALE_BYTES})" if precision == "int8" else words
+
+
+def _queries(config: Mapping[str, Any]) -> int:
+    """Columns of all query heads."""
+    return int(config["num_attention_heads"]) * _head_dim(config)
 
 
 def _kv_heads(config: Mapping[str, Any]) -> int:

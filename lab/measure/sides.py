@@ -61,7 +61,8 @@ class Side:
         """Every field that says what was measured, flat."""
         slo = self.slo.model_dump(mode="json")
         flat = _flat({"model": self.model, "workload": self.workload, "slo": slo, "environment": self.environment})
-        return {"quick": self.quick, **{path: value for path, value in flat.items() if path not in NOT_SETTINGS}}
+        left_out = {*NOT_SETTINGS, *_unused(self.model)}
+        return {"quick": self.quick, **{path: value for path, value in flat.items() if path not in left_out}}
 
 
 @dataclass(frozen=True)
@@ -102,11 +103,17 @@ def labels(sides: Sequence[Side], length: int = LABEL_LENGTH) -> list[str]:
 
 
 def _told(side: Side, difference: Difference, n: int) -> str:
-    """The side's value in words; "" for a way to round that its precision does not use."""
-    value = difference.values[n]
-    if difference.path == "model.quantizer" and value == "rtn" and side.model.get("precision") != "int4":
+    """The side's value in words; "" for a field that says nothing in its precision."""
+    if difference.path in _unused(side.model):
         return ""
-    return value_label(difference.path, value, difference.values)
+    return value_label(difference.path, difference.values[n], difference.values)
+
+
+def _unused(model: Mapping[str, Any]) -> tuple[str, ...]:
+    """Fields of a model that say nothing in its precision: "rtn" where nothing is rounded or where it goes without
+    saying, as in words.precision_label."""
+    unsaid = model.get("quantizer") == "rtn" and model.get("precision") != "int4"
+    return ("model.quantizer",) if unsaid else ()
 
 
 def value_label(path: str, value: Any, among: Sequence[Any] = ()) -> str:

@@ -33,6 +33,9 @@ from lab.spec import Cell, Experiment, ModelSpec, Workload, parse, plain
 from lab.watch.probe import Probe, multiplies_bytes, probe
 
 Report = Callable[[str], None]
+PROBED_ANEW_S = 120.0
+"""A run that measures for longer probes the machine anew: on a shared one, memory may give half of what it gave in
+another hour. A shorter one does with what is kept."""
 ADAPTER_BYTES = 2
 """Of an element of an adapter's A and B as the compiled engine keeps them."""
 
@@ -45,8 +48,12 @@ def prepare(folder: RunFolder, experiment: Experiment, report: Report) -> None:
         weights.prepare(model)
         if note := without_kernel(model, multiplies_bytes()):
             folder.event("problem", text=note)
-    for name, model in {cell.model.weights: cell.model for cell in cells if cell.model.family == "llm"}.items():
-        folder.event("limits", weights=name, config=weights.model_config(model), machine=asdict(probe()))
+    models = {cell.model.weights: cell.model for cell in cells if cell.model.family == "llm"}
+    if models:
+        seconds = experiment.repeats * sum(cell.workload.duration_s for cell in cells)
+        machine = asdict(probe(again=seconds >= PROBED_ANEW_S))
+    for name, model in models.items():
+        folder.event("limits", weights=name, config=weights.model_config(model), machine=machine)
     for model in {cell.model.adapters: cell.model for cell in cells if cell.model.adapters}.values():
         stopping.check()
         own = sum(place is None for place in adapters.named(model).values())
@@ -175,6 +182,8 @@ def _steps_of(cell: Cell, block: Block, told: Told) -> tuple[list[dict[str, Any]
     if config is None or model.merge_adapters or cell.workload.url is not None:  # several processes, or not the lab's
         return None, None
     idle, held, loads = _since_load(told.events, model.name, block.number)
+    if model.device == "gpu":  # where the ledger's rows are, and host memory tells nothing of them
+        idle = held = None
     of_adapters = next((e["bytes"] for e in told.events if e["kind"] == "adapters" and same_adapters(e, model)), None)
     predicted = max((ledger.predict(config, model, load, of_adapters) for load in loads), key=lambda p: p.held_tokens)
     whole, scales = summary.engine_weight_bytes, summary.engine_scale_bytes
@@ -190,9 +199,15 @@ def _steps_of(cell: Cell, block: Block, told: Told) -> tuple[list[dict[str, Any]
     )
     rows = [asdict(row) | {"error_fraction": row.error_fraction} for row in reconcile(predicted, measured)]
     mixed = model_changed(told.events, block.window.measured_from_ns, block.window.end_ns)  # a mean step of two models
-    if told.machine is None or not model.kv_cache or mixed:
+    if told.machine is None or not has_floor(model) or mixed:
         return rows, None
     return rows, steps.step(summary, predicted, model.precision, told.machine)
+
+
+def has_floor(model: ModelSpec) -> bool:
+    """Whether a step can be held against what this machine can do: without a cache each reads whole texts, and of GPUs
+    nothing was probed."""
+    return model.kv_cache and model.device == "cpu"
 
 
 def model_changed(events: Sequence[Mapping[str, Any]], from_ns: int, end_ns: int | None) -> bool:
@@ -205,7 +220,9 @@ def floor_now(model: ModelSpec, workload: Workload, summary: Summary, told: Told
     """The sentence on the mean decode step that `summary` is of, beside its floor; None where it has none, as without a
     cache, or where what it needs was not noted."""
     config = told.configs.get(model.weights) if model.family == "llm" else None
-    if config is None or told.machine is None or model.merge_adapters or not model.kv_cache or workload.url is not None:
+    if config is None or told.machine is None or model.merge_adapters or workload.url is not None:
+        return None
+    if not has_floor(model):
         return None
     found = steps.step(summary, ledger.predict(config, model, workload), model.precision, told.machine)
     return None if found is None else steps.sentence(found)
@@ -217,7 +234,7 @@ def floor_of_answer(
     """The sentence on one answer that had the engine for itself, `itl_s` between its tokens being taken for a step; its
     weights are those of the ledger. None where there is no such step or no figure to hold it against."""
     bandwidth, operations_s = machine.read_bandwidth_bytes_s, machine.arithmetic(model.precision)
-    if not (model.kv_cache and itl_s and bandwidth and operations_s):
+    if not (has_floor(model) and itl_s and bandwidth and operations_s):
         return None
     known = ledger.predict(config, model)
     size = known["weights"].size_bytes + sum(row.size_bytes for row in known.rows if row.name == "scales")

@@ -64,6 +64,16 @@ def test_four_bits_are_not_an_eighth_of_thirty_two():
     assert (found["weights"] + found["scales"]) / eighth == pytest.approx(1.4125, abs=0.0005)
 
 
+def test_four_bits_on_a_gpu_fill_rows_up():
+    """576 columns take 1024 and 1536 take 2048: (960 + 576 + 3072) × 1024 + 576 × 2048 in each of 30 layers. A group
+    has a scale and a zero of 2 bytes each, and a norm is bfloat16."""
+    found, filled = rows(precision="int4", device="gpu"), 30 * (4_608 * 1_024 + 576 * 2_048)
+    assert found["weights"] == filled / 2 + EMBEDDING + 2 * NORMS
+    assert found["scales"] == 4 * (filled / 32 + 49_152)
+    odd = rows(precision="int4", device="gpu", group_size=48)  # which torch computes with the weights as they are
+    assert odd["weights"] == LAYERS / 2 + EMBEDDING + 2 * NORMS
+
+
 def test_larger_groups_have_fewer_scales():
     assert rows(precision="int4", group_size=64)["scales"] == 4 * (LAYERS / 64 + 49_152)
 

@@ -84,6 +84,9 @@ def test_a_way_to_round_names_only_what_is_rounded() -> None:
     sides = [replace(side(p.precision), model=p.model_dump(mode="json")) for p in models]
     assert labels(sides) == ["A: bf16", "B: int8", "C: int4, GPTQ"]
     assert labels(sides, 7)[2] == "C: int…"  # whole where there is room, cut where there is not
+    told = {d.path: d.values for d in differences(sides) if d.differs}
+    assert told["model.quantizer"] == (None, None, "gptq")
+    assert "model.quantizer" not in {d.path for d in differences(sides[:2])}
 
 
 def test_a_length_tells_sides_apart_only_where_nothing_else_does() -> None:

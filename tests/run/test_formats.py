@@ -93,10 +93,45 @@ def test_a_format_without_a_kernel_is_told_in_the_run(tmp_path: Path, monkeypatc
     ]
 
 
+@pytest.mark.parametrize(("seconds", "again"), [(1.0, False), (60.0, True)])
+def test_a_long_run_has_floors_of_its_own_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, again: bool
+) -> None:
+    experiment = settle(
+        catalogue.experiment("llm_batching"),
+        [("workload.duration_s", seconds), ("workload.warmup_s", 0.0)],
+        quick=False,
+    )
+    folder = folder_of(experiment, tmp_path, monkeypatch)
+    asked = []
+
+    def probed(again: bool) -> Probe:
+        asked.append(again)
+        return Probe("cpu", 2, 20e9, 170e9, 60e9, 400e9)
+
+    monkeypatch.setattr(formats, "probe", probed)
+    monkeypatch.setattr(formats.weights, "prepare", lambda model: None)
+    monkeypatch.setattr(formats.weights, "model_config", lambda model: {})
+    formats.prepare(folder, experiment, lambda line: None)
+    assert asked == [again]
+    assert [e["machine"]["read_bandwidth_bytes_s"] for e in folder.events() if e["kind"] == "limits"] == [20e9]
+
+
 def test_a_machine_by_what_it_multiplies() -> None:
     machine = formats.machine_of(Probe("cpu", 2, 20e9, 170e9, 60e9, 400e9))
     assert machine.read_bandwidth_bytes_s == 20e9
     assert [machine.arithmetic(p) for p in ("bf16", "fp32", "int8", "int4")] == [170e9, 60e9, 400e9, 400e9]
+
+
+def test_no_step_on_a_gpu_is_held_against_this_processor() -> None:
+    config = {
+        "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "vocab_size": 257, "max_position_embeddings": 128,
+    }  # fmt: skip
+    machine = formats.machine_of(Probe("cpu", 2, 20e9, 170e9, 60e9, 400e9))
+    here, there = (ModelSpec(name="llm", device=device) for device in ("cpu", "gpu"))
+    assert formats.floor_of_answer(here, config, machine, 32, 64, 0.01) is not None
+    assert formats.floor_of_answer(there, config, machine, 32, 64, 0.01) is None
 
 
 def test_a_block_has_the_memory_of_its_own_load_and_the_loads_before_it() -> None:

@@ -27,9 +27,10 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 from .adapter_folder import Adapter
 from .adapters import Company, PlainAdapter
 from .kv_cache import KVCache
-from .layers import Parts, QuantizedLinear
+from .layers import Parts
 from .llama_config import LlamaConfig
 from .quantized_reader import WeightsFolder
+from .torchao_linear import TOLD
 
 if TYPE_CHECKING:
     from .compiled_decoder import CompiledDecoder
@@ -67,9 +68,13 @@ class Decoder:
         dtype: torch.dtype,
         device: str = "cpu",
         kv_cache_precision: str | None = None,
+        by_torchao: bool | None = None,
     ) -> None:
-        """`kv_cache_precision`: None for `dtype`, or one of kv_cache.PRECISIONS."""
-        parts = Parts(folder, dtype, config.norm_eps)
+        """`kv_cache_precision`: None for `dtype`, or one of kv_cache.PRECISIONS. `by_torchao`: products of quantized
+        matrices as torchao_linear.py has them; None: on a GPU."""
+        if by_torchao is None:
+            by_torchao = torch.device(device).type == "cuda"
+        parts = Parts(folder, dtype, config.norm_eps, by_torchao)
         self.config, self.dtype, self.device = config, dtype, device
         self.precision = folder.precision or NAMES[dtype]
         self.embedding = parts.matrix("model.embed_tokens")  # [vocabulary, hidden]
@@ -78,10 +83,10 @@ class Decoder:
         self.layers = [parts.layer(f"model.layers.{i}") for i in range(config.layers)]
         self.cos, self.sin = _rotations(config, dtype, device)
         self._kv_cache_precision = kv_cache_precision
-        self.notes: tuple[str, ...] = ()
-        """What to know of its speed."""
-        if folder.precision:
-            kept = f"{folder.precision} on {device} by torch: weights become {NAMES[dtype]} anew for every product"
+        self.notes = _notes(folder.precision, NAMES[dtype], device, by_torchao, parts.refused)
+        """What to know of its speed, and of what it rounds."""
+        if kv_cache_precision == "int8":
+            kept = f"KV cache in int8 on {device} by torch: keys and values become {NAMES[dtype]} anew in every step"
             self.notes += (f"{kept}, which saves memory and costs time",)
 
     @classmethod
@@ -103,8 +108,10 @@ class Decoder:
     @property
     def scale_bytes(self) -> int:
         """Of weight_bytes, those of scales and zero points."""
-        parts = [self.head, *(part for layer in self.layers for part in vars(layer).values())]
-        return sum(part.scale_bytes for part in parts if isinstance(part, QuantizedLinear))
+        products = [self.head]
+        for layer in self.layers:
+            products += layer.qkv, layer.out, layer.gate_up, layer.down
+        return sum(product.scale_bytes for product in products)
 
     def cache(self, slots: int, tokens: int) -> KVCache:
         return KVCache(self.config, slots, tokens, self.dtype, self.device, self._kv_cache_precision)
@@ -252,6 +259,22 @@ def decoder_of(
 def reader(folder: Path, device: str = "cpu") -> Callable[[str], Tensor]:
     """Gives a tensor of the folder's *.safetensors by name; ValueError as WeightsFolder.tensor."""
     return WeightsFolder(folder, device).tensor
+
+
+def _notes(
+    precision: str | None, dtype: str, device: str, by_torchao: bool, refused: dict[str, list[str]]
+) -> tuple[str, ...]:
+    """Of a decoder with quantized weights."""
+    anew = f"by torch: weights become {dtype} anew for every product, which saves memory and costs time"
+    if precision is None:
+        return ()
+    if not by_torchao:
+        return (f"{precision} on {device} {anew}",)
+    found = [f"{precision} on {device} by torchao: {TOLD[precision]}"]
+    for reason, names in refused.items():
+        which = names[0] if len(names) == 1 else f"{len(names)} matrices from {names[0]} on"
+        found.append(f"{which} {anew}, as {reason}")
+    return tuple(found)
 
 
 def _rotations(config: LlamaConfig, dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor]:
