@@ -6,12 +6,18 @@
 
 peers      throughput at 1, 8, 16 and 64 in flight, p50 and p99 at half of saturation, in alternating turns; needs
            perf_analyzer beside the project (../shared/peers/perf_analyzer)
-half       the latency part of peers alone, in three views (peer_latency.py)
+half       the latency part of peers alone. Judged is an open loop of Poisson arrivals from one trace for both meters,
+           latency from the send, where both read one server in one state: on a server that waits in place of computing,
+           in turns, and on digits with both clients at once. Digits in turns is reported and not judged: on shared
+           cores a client's own work slows the server, so each turn has a server of its own, whose mean service time by
+           its own counters stands beside it (peer_latency.py)
 equals     20 A/A pairs must be called equal, 20 pairs with a planted 20 % slowdown must not: the sleeper asked for
            12 ms in place of 10 ms
 rate       2,000 req/s on the null model for a minute
 soak       500 req/s on the null model: no record lost or twice, memory of client and server flat; 2 minutes unless
            told otherwise
+ceilings   what the load generator itself can send and read here: requests a second on the null model, chunks a second
+           of a null streaming server by protocol; reported, about a minute
 selftest   every self-test of the lab
 
 TTFT and ITL beside AIPerf's are measured by `benchmarks/decode.py --section timetable --section aiperf`.
@@ -36,6 +42,7 @@ from benchmarks import load, peer_latency
 from benchmarks.load import PEER
 from benchmarks.measuring import Blocks, own_home
 from benchmarks.table import Row, main, say
+from lab.load.ceiling import ceiling, stream_ceiling
 from lab.load.generator import Generator, Job
 from lab.measure.compare import compare
 from lab.measure.records import OK, REQUESTS, Requests, Window
@@ -44,7 +51,7 @@ from lab.measure.summary import Summary, summarize
 from lab.serve import installation, weights
 from lab.serve.metrics import scrape
 from lab.serve.triton import Server
-from lab.spec import Arrival, Batching, ClosedLoop, Constant, ModelSpec, Workload
+from lab.spec import Arrival, Batching, ClosedLoop, Constant, ModelSpec, Protocol, Workload
 from lab.stream import read_stream
 from lab.watch.host import model_processes
 
@@ -195,6 +202,14 @@ def figures(requests: Requests, window: Window) -> Summary:
     return summarize(requests, window=window, planned=None, slo=None)
 
 
+def ceilings(bench: Bench, _: Path, __: float) -> list[Row]:
+    sent = Row("load generator's ceiling, null model", ceiling(bench.server.grpc_url), "req/s", None, 1)
+    streams: dict[str, Protocol] = {"gRPC stream": "grpc", "/generate_stream": "http", "OpenAI's SSE": "openai"}
+    read = {name: stream_ceiling(protocol=protocol) for name, protocol in streams.items()}
+    rows = [Row(f"load generator's ceiling, {name}", rate, "chunks/s", None, 1) for name, rate in read.items()]
+    return [sent, *rows]
+
+
 def selftest(*_: Any) -> list[Row]:
     from lab.run.selftest import run_selftest
 
@@ -217,9 +232,10 @@ SECTIONS: dict[str, Callable[[Bench, Path, float], list[Row]]] = {
     "equals": equals,
     "rate": rate,
     "soak": soak,
+    "ceilings": ceilings,
     "selftest": selftest,
 }
-ASKED = {"equals": (SLEEPER,), "rate": (NULL,), "soak": (NULL,)}
+ASKED = {"equals": (SLEEPER,), "rate": (NULL,), "soak": (NULL,), "ceilings": (NULL,)}
 """The models that a section asks, where it does not ask all."""
 
 

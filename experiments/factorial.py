@@ -8,10 +8,7 @@ one changes what the other does. Repeats run forwards and backwards, each combin
     python -m lab run factorial --quick              about a minute, rough figures
     python -m lab run factorial --set model.precision='["fp32", "bf16"]'
 
-The language model has a cache to switch, which `digits` lacks (2^4, about ten minutes):
-
-    python -m lab run factorial --set model.name=llm --set factors='{"model.scheduler": ["one", "continuous"],
-        "model.precision": ["bf16", "int8"], "model.kv_cache": [true, false], "model.instances": [1, 2]}'
+The language model has a cache to switch too: experiments/factorial_llm.py.
 """
 
 from lab.spec import Batching, ClosedLoop, Experiment, ModelSpec, Slo, Workload

@@ -94,6 +94,7 @@ def begin(
     folder = runner.create(experiment, run_id, quick=quick, settings=options.settings, url=url, **made)
     for note in assumed:
         folder.event("assumed", text=note)
+        say(f"note: {note}")
     say(f"run {folder.run_id}")
 
     def report(line: str) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 from lab.commands.execution import add_run_options, execute
 from lab.commands.given_options import add_given_options, wishes
-from lab.commands.terminal import say
+from lab.commands.objective_options import add_objective, objective
 from lab.errors import InputError
 
 
@@ -25,6 +26,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt-tokens", type=_lengths, metavar="N|N-M", help="language model: length of the prompts")
     parser.add_argument("--output-tokens", type=_lengths, metavar="N|N-M", help="language model: length of the answers")
     parser.add_argument(
+        "--prompts",
+        metavar="FILE",
+        help='language model: your own, a line each as {"prompt": …} or as ShareGPT, AIPerf and others have them',
+    )
+    parser.add_argument(
         "--stream", action=argparse.BooleanOptionalAction, help="language model: answers token by token"
     )
     parser.add_argument(
@@ -36,13 +42,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "server given by --url it is put back afterwards",
     )
     parser.add_argument("--trace", action="store_true", help="where each request's time went, from Triton's own trace")
+    add_objective(parser)
     add_given_options(parser)
     add_run_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
+    from lab.load import prompt_file
+    from lab.measure.words import plural
     from lab.run import given
     from lab.run.catalogue import single
+    from lab.spec import set_path
 
     arrival: dict[str, Any] = {"kind": "closed", "concurrency": options.concurrency}
     if options.rate is not None:
@@ -64,10 +74,16 @@ def run(options: argparse.Namespace) -> int:
     for field in ("prompt_tokens", "output_tokens", "stream"):
         if getattr(options, field) is not None:
             workload[field] = getattr(options, field)
+    notes = plan.notes
+    if options.prompts is not None:
+        path = Path(options.prompts).resolve()
+        workload["prompts"] = str(path)
+        count = plural(len(prompt_file.read(path)), "prompt")
+        notes = (*notes, f"The file's {count} are sent over and over: a prefix cache would have them.")
     chosen = single(model, workload, options.settings)
-    for note in plan.notes:
-        say(f"note: {note}")
-    return execute(chosen, options, quick=False, url=options.url, assumed=plan.notes)
+    if (slo := objective(options)) is not None:
+        chosen = set_path(chosen, "slo", slo)
+    return execute(chosen, options, quick=False, url=options.url, assumed=notes)
 
 
 def _lengths(text: str) -> Any:

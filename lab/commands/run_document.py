@@ -22,7 +22,7 @@ def tell(document: dict[str, Any], declared: Mapping[str, Any], options: argpars
     if options.json:
         print_json(_flat(document))
     else:
-        print("\n".join([*lines(document), *_cost_lines(document, declared)]))
+        print("\n".join([*lines(document), *_objective_lines(document, declared), *_cost_lines(document, declared)]))
 
 
 def _priced(document: dict[str, Any], price_id: str | None, declared: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,6 +38,20 @@ def _priced(document: dict[str, Any], price_id: str | None, declared: Mapping[st
     told["read_with"] = list(cost.caveats(price, use, fit, today=prices.today()))
     cells = [{**cell, "cost": dataclasses.asdict(cost.cost(cell["summary"], price, use))} for cell in document["cells"]]
     return {**document, "cells": cells, "price": told}
+
+
+def _objective_lines(document: Mapping[str, Any], declared: Mapping[str, Any]) -> list[str]:
+    """Of a single load: what its goodput counts, and whether that is enough."""
+    if document["experiment"] != "load" or not document["cells"]:
+        return []
+    from lab.measure.words import format_fraction, objective_label
+    from lab.spec import Slo, parse
+
+    slo = parse(Slo, declared["slo"])
+    attained = format_fraction(document["cells"][0]["summary"].get("slo_attainment_fraction"))
+    asked = format_fraction(slo.percentile)
+    said = f"Goodput counts answers within {objective_label(slo)}: {attained} of those that were due"
+    return ["", f"{said}; the objective asks for {asked}."]
 
 
 def _cost_lines(document: Mapping[str, Any], declared: Mapping[str, Any]) -> list[str]:

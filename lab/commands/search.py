@@ -6,21 +6,19 @@ import argparse
 
 from lab.commands.given_options import add_given_options, wishes
 from lab.commands.load import batching
+from lab.commands.objective_options import add_objective, objective
 from lab.commands.terminal import INTERRUPTED, add_json, print_json
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--url", help="of a server that runs already")
-    parser.add_argument("--latency", type=float, metavar="MS", help="objective: the whole answer, from its arrival")
-    parser.add_argument("--ttft", type=float, metavar="MS", help="objective: the first token, from its arrival")
-    parser.add_argument("--itl", type=float, metavar="MS", help="objective: mean time between tokens")
-    parser.add_argument("--percentile", type=float, default=0.99, help="of all offered requests; default 0.99")
     parser.add_argument("--most", type=float, metavar="RPS", help="no higher rate; default 4 times a closed loop's")
     parser.add_argument("--minutes", type=float, default=5.0, help="no longer than that; default 5")
     parser.add_argument("--batching", type=batching, default=argparse.SUPPRESS, metavar="off|N[:US]")
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", dest="settings")
     parser.add_argument("--run-id", help=argparse.SUPPRESS)
+    add_objective(parser)
     add_given_options(parser)
     add_json(parser)
 
@@ -30,11 +28,10 @@ def run(options: argparse.Namespace) -> int:
     from lab.errors import InputError
     from lab.run import given, results, search
     from lab.run.catalogue import single
-    from lab.spec import Slo, parse, set_path
+    from lab.spec import set_path
 
-    limits = {"latency_s": options.latency, "ttft_s": options.ttft, "itl_s": options.itl}
-    slo = {name: value / 1e3 for name, value in limits.items() if value is not None}
-    if not slo:
+    slo = objective(options)
+    if slo is None:
         raise InputError("no objective is given; allowed: --latency MS, for a language model --ttft MS and --itl MS")
     plan = given.Plan({"name": options.model}, {}, None, ())
     if options.url is not None:
@@ -43,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     arrival = {"kind": "poisson", "rate_rps": 1.0}
     asked = {"arrival": arrival, "duration_s": 4.0, "warmup_s": 0.8, **plan.workload}
     experiment = single(model, asked, options.settings, name="search")
-    experiment = set_path(experiment, "slo", parse(Slo, {**slo, "percentile": options.percentile}))
+    experiment = set_path(experiment, "slo", slo)
     search.check(options.most, options.minutes)
     folder, stop, report = begin(experiment, "search", options, url=options.url, assumed=plan.notes)
     search.run(

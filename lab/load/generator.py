@@ -34,7 +34,8 @@ PREPARE_LIMIT_S = 120.0
 LEAD_S = 0.03
 """Between the order to start and the start: every worker must have read the order by then."""
 CHANGE_LEAD_S = 0.01
-STOP_LIMIT_S = 5.0
+STOP_LIMIT_S = 30.0
+"""For the last records to be written, on a machine that stands still for seconds too."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ class Progress:
     """Counts of the block so far, some tenths of a second old. `planned` is the arrivals of the whole block, None
     where users decide; beyond the first million, those not yet drawn are counted as their rate lets expect, and at the
     end it is exact. `errors` counts what ended other than ok, by outcome; `output_tokens` those of answers that ended,
-    as far as the server counts them."""
+    as far as the server counts them; `cached_tokens` of `prompt_tokens` its prefix cache had, in answers that say so.
+    """
 
     planned: int | None
     sent: int
@@ -68,6 +70,8 @@ class Progress:
     done: bool
     errors: dict[str, int]
     output_tokens: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
 
 
 class _Worker:
@@ -275,4 +279,6 @@ class Generator:
             done=len(reports) == len(self._workers) and all(report.get("over") for report in reports),
             errors={outcome: count for outcome, count in outcomes.items() if outcome != "ok"},
             output_tokens=sum(report["output_tokens"] for report in reports),
+            prompt_tokens=sum(report["prompt_tokens"] for report in reports),
+            cached_tokens=sum(report["cached_tokens"] for report in reports),
         )

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.errors import InputError
-from lab.load import given
+from lab.load import given, prompt_file
 from lab.load.prompts import prompts, sentences
 from lab.measure.records import Int64s
 from lab.spec import Lengths, ModelSpec, Workload
@@ -37,6 +37,8 @@ NOISE_SHARE = 1e-4
 PROMPTS, PROMPT_TOKENS = 1_024, 2**20
 """The same for a language model: at most so many prompts, and so many tokens in all of them, which takes a second to
 prepare and is more than a server on one machine keeps."""
+LEAST_PROMPTS = 32
+"""As many as there may be load workers, each of which needs one."""
 
 
 def pool(model: ModelSpec, workload: Workload) -> int:
@@ -45,8 +47,10 @@ def pool(model: ModelSpec, workload: Workload) -> int:
         return given.pool(workload.given)
     if model.family != "llm":
         return POOL
+    if workload.prompts is not None:
+        return min(max(len(prompt_file.read(Path(workload.prompts))), LEAST_PROMPTS), POOL)
     _, most = _ends(workload.prompt_tokens)
-    return min(PROMPTS, max(PROMPT_TOKENS // most, 32))
+    return min(PROMPTS, max(PROMPT_TOKENS // most, LEAST_PROMPTS))
 
 
 def requests_for(
@@ -102,7 +106,7 @@ def _generation(
     workload: Workload, count: int, tokenizer: Path | None, adapters: Sequence[str]
 ) -> list[dict[str, np.ndarray]]:
     chosen = addressed([1.0] * len(adapters), workload.seed, count) if adapters else np.zeros(count, np.int64)
-    texts = prompts(tuple(_drawn(workload.prompt_tokens, [workload.seed, 3], count)), workload.seed, tokenizer)
+    texts, lengths = _asked(workload, count, tokenizer)
     yes, stream = np.array([True]), np.array([workload.stream])
     return [
         {
@@ -114,10 +118,22 @@ def _generation(
             "return_num_input_tokens": yes,
             "return_num_output_tokens": yes,
         }
-        for text, tokens, which in zip(
-            texts, _drawn(workload.output_tokens, [workload.seed, 4], count), chosen, strict=True
-        )
+        for text, tokens, which in zip(texts, lengths, chosen, strict=True)
     ]
+
+
+def _asked(workload: Workload, count: int, tokenizer: Path | None) -> tuple[list[str], list[int]]:
+    """The prompts, and how many tokens each answer shall have."""
+    answers = [int(n) for n in _drawn(workload.output_tokens, [workload.seed, 4], count)]
+    if workload.prompts is None:
+        lengths = tuple(_drawn(workload.prompt_tokens, [workload.seed, 3], count))
+        return prompts(lengths, workload.seed, tokenizer), answers
+    read = prompt_file.read(Path(workload.prompts))
+    own = [read[i % len(read)] for i in range(count)]
+    lengths = tuple(p.tokens for p in own if p.tokens is not None)
+    prose = iter(prompts(lengths, workload.seed, tokenizer) if lengths else ())
+    texts = [next(prose) if p.text is None else p.text for p in own]
+    return texts, [p.answer_tokens or drawn for p, drawn in zip(own, answers, strict=True)]
 
 
 def _wish(tokens: int, adapter: str | None) -> bytes:

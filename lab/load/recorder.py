@@ -47,11 +47,13 @@ class Recorder:
         self._outcomes: Counter[str] = Counter()
         self.output_tokens = 0
         """Generated in the block, as far as the server counted them."""
+        self.prompt_tokens = self.cached_tokens = 0
+        """Of the block's answers whose server says what its prefix cache had: their prompts' tokens, and the cached."""
 
     def begin(self, block: int) -> None:
         self.flush()
         self._block = block
-        self._flushed = self._never_sent = self.output_tokens = 0
+        self._flushed = self._never_sent = self.output_tokens = self.prompt_tokens = self.cached_tokens = 0
         self._outcomes = Counter()
 
     def add(
@@ -121,13 +123,16 @@ class Recorder:
                 self._outcomes[OUTCOMES[index]] += int(count)
 
     def _generated_columns(self, rows: int) -> list[pa.Array]:
-        """The last columns, which are those of Generated."""
-        names = [field.name for field in fields(Generated)]
+        """The last columns, which are those of Generated but for what is kept as a sum alone."""
+        names = [field.name for field in fields(Generated) if field.name in REQUESTS.names]
         if not self._generated:
             return [pa.nulls(rows, REQUESTS.field(name).type) for name in names]
         found = [self._generated.get(row) for row in range(rows)]
         self._generated = {}
         self.output_tokens += sum(g.output_tokens or 0 for g in found if g is not None)
+        told = [g for g in found if g is not None and g.cached_tokens is not None and g.prompt_tokens]
+        self.prompt_tokens += sum(g.prompt_tokens or 0 for g in told)
+        self.cached_tokens += sum(g.cached_tokens or 0 for g in told)
         return [
             pa.array([None if g is None else getattr(g, name) for g in found], REQUESTS.field(name).type)
             for name in names

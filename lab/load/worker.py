@@ -57,6 +57,7 @@ PAYLOAD_FIELDS = {
     "prompt_tokens",
     "output_tokens",
     "stream",
+    "prompts",
     "given",
     "trace",
 }
@@ -203,6 +204,8 @@ class Worker:
             "in_flight": in_flight,
             "outcomes": outcomes,
             "output_tokens": self._recorder.output_tokens,
+            "prompt_tokens": self._recorder.prompt_tokens,
+            "cached_tokens": self._recorder.cached_tokens,
             "invalid": driver.invalid and driver.invalid[:LONGEST_DETAIL],
         }
 

@@ -131,6 +131,8 @@ class EngineFields:
     step_mean_s                                seconds of decoding a step, whatever the number of requests in it
     prefill_fraction                           of the seconds that the engine computed, the share spent on prompts
     engine_busy_fraction                       of the window the share in which the engine computed
+    prompt_cached_fraction                     of the prompts' tokens, those that a prefix cache had: by what an OpenAI
+                                               server tells with its answers, over the whole block
     """
 
     engine_running_mean: float | None = None
@@ -147,6 +149,7 @@ class EngineFields:
     step_mean_s: float | None = None
     prefill_fraction: float | None = None
     engine_busy_fraction: float | None = None
+    prompt_cached_fraction: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

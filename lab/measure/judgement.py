@@ -119,7 +119,8 @@ def _effect(
 def _forbidding(a: Summary, b: Summary) -> list[Problem]:
     """Problems of either side that forbid comparing them. Two caches that are equally warm are a fair pair."""
     found = [problem for summary in (a, b) for problem in summary.problems if problem.forbids_verdict]
-    if abs((a.cache_hit_fraction or 0.0) - (b.cache_hit_fraction or 0.0)) <= SAME_WARMTH:
+    caches = ("cache_hit_fraction", "prompt_cached_fraction")
+    if all(abs((getattr(a, name) or 0.0) - (getattr(b, name) or 0.0)) <= SAME_WARMTH for name in caches):
         found = [problem for problem in found if problem.code != "cache_warm"]
     return found
 
@@ -212,9 +213,20 @@ def saturation_ratio(saturation: Saturation, baseline: Any, level: Any) -> float
 
 def saturated_alike(experiment: Experiment, c: Comparison) -> bool:
     """Whether the requests compared are those that saturation was measured with, whatever their arrivals: the
-    reference load takes the first level of every factor, and longer answers saturate a server earlier."""
+    reference load takes the first level of every factor, and longer answers saturate a server earlier. Levels that
+    bring loads of their own are compared at these, of which saturation says nothing."""
+    if experiment.judge is not None and own_loads(experiment, experiment.judge.factor):
+        return False
     return all(
         path.startswith("workload.arrival") or same(level, experiment.factors[path][0]) for path, level in c.at.items()
+    )
+
+
+def own_loads(experiment: Experiment, factor: str) -> bool:
+    """Whether `factor` is, or sets, how requests arrive."""
+    levels = (plain(level) for level in experiment.factors.get(factor, ()))
+    return factor.startswith("workload.arrival") or any(
+        factor == "workload" and isinstance(level, dict) and level.get("arrival") for level in levels
     )
 
 

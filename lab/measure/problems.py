@@ -29,8 +29,6 @@ LAG_S = 0.010
 LAG_FRACTION = 0.05
 ACHIEVED = 0.99
 CACHE_WARM = 0.01
-NEAR_CEILING = 0.7
-CLOCK_STEP_S = 0.05
 LONGER = 1.1
 """Triton's counters are read around a window, not at its edges: means within this ratio may be of the same requests."""
 FAILURE_KINDS = ("refused", "timeout", "cancelled", "truncated", "error")
@@ -146,36 +144,6 @@ def _all(s: Summary, facts: Facts) -> Iterator[Problem]:
 def longer_than_waited(server_s: float | None, client_s: float | None) -> bool:
     """Whether the server's mean cannot be that of the requests whose mean the client measured."""
     return server_s is not None and client_s is not None and server_s > LONGER * client_s
-
-
-def near_ceiling(sent_rps: float | None, ceiling_rps: float | None) -> Problem | None:
-    """A block that used most of what the load generator can send on this machine; beyond it there is no verdict on what
-    the server can take."""
-    if not sent_rps or not ceiling_rps or sent_rps <= NEAR_CEILING * ceiling_rps:
-        return None
-    beyond = sent_rps >= ceiling_rps
-    return Problem(
-        "near_ceiling",
-        f"The load generator sent {format_rate(sent_rps)}, {format_fraction(sent_rps / ceiling_rps)} of the "
-        f"{format_rate(ceiling_rps)} that it can on this machine: "
-        + ("what limits here may be the client." if beyond else "part of the latency may be the client's."),
-        "Give the load generator more workers or its own cores.",
-        beyond,
-    )
-
-
-def clock_step(stepped_s: float) -> Problem | None:
-    """A wall clock that did not go with the monotonic one while a block ran."""
-    if abs(stepped_s) < CLOCK_STEP_S:
-        return None
-    how = "forward" if stepped_s > 0 else "back"
-    return Problem(
-        "clock_step",
-        f"The wall clock was set {how} by {format_seconds(abs(stepped_s))} while the block ran. Durations are from the "
-        "monotonic clock and stand; times of day, in logs and on other machines, do not fit them.",
-        "Let the clock settle before times are held against another machine's.",
-        False,
-    )
 
 
 def _cut_short(s: Summary, facts: Facts) -> Problem:

@@ -195,7 +195,9 @@ class Bench:
         finally:
             # Figures end where the load did, which a stop or a death makes earlier than planned.
             end_ns = window.end_ns if cut_ns is None else min(cut_ns, window.end_ns)
-            folder.event("block_end", block=index, planned=planned, end_ns=end_ns, wall_ns=time.time_ns())
+            cached = {name: getattr(progress, name) for name in ("prompt_tokens", "cached_tokens")}
+            more = cached if progress.prompt_tokens else {}
+            folder.event("block_end", block=index, planned=planned, end_ns=end_ns, wall_ns=time.time_ns(), **more)
         return progress
 
     def _job(self, index: int, block: Block) -> Job:

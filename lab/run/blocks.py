@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lab.measure.problems import clock_step, near_ceiling
+from lab.measure.instruments import clock_step, near_ceiling, near_stream_ceiling, prefix_warm
+from lab.measure.problems import Problem
 from lab.measure.records import Requests, Window
 from lab.measure.server import ServerDelta, server_delta
 from lab.measure.summary import Summary, summarize
@@ -42,7 +43,9 @@ def block_results(folder: RunFolder, experiment: Experiment, slo: Slo | None = N
     ends = {e["block"]: e for e in events if e["kind"] == "block_end"}
     table = folder.read("requests")
     server, telemetry = folder.read("server"), folder.read("telemetry")
-    ceilings = {e.get("protocol", "grpc"): e["rate_rps"] for e in events if e["kind"] == "ceiling"}
+    ceilings = {
+        (e.get("protocol", "grpc"), e.get("streamed", False)): e["rate_rps"] for e in events if e["kind"] == "ceiling"
+    }
     results = []
     for start in starts:
         requests = Requests.from_table(table, block=start["block"])
@@ -65,7 +68,8 @@ def block_results(folder: RunFolder, experiment: Experiment, slo: Slo | None = N
             model=name,
             closed_loop=isinstance(workload.arrival, ClosedLoop),
         )
-        summary = _doubted(summary, start, ends.get(start["block"]), ceilings)
+        near_limit = near_own_limit(start, summary, requests, window, ceilings)
+        summary = _doubted(summary, start, ends.get(start["block"]), near_limit)
         results.append(
             BlockResult(
                 start["block"],
@@ -83,22 +87,49 @@ def block_results(folder: RunFolder, experiment: Experiment, slo: Slo | None = N
 
 
 def _doubted(
-    summary: Summary, start: dict[str, Any], end: dict[str, Any] | None, ceilings: Mapping[str, float]
+    summary: Summary, start: dict[str, Any], end: dict[str, Any] | None, near_limit: Problem | None
 ) -> Summary:
-    """With what the records themselves do not show: how much of the load generator the block used, and whether the
-    clock on the wall was set meanwhile. A load that changes by design is not asked to be steady."""
+    """With what the records themselves do not show: how much of the load generator the block used, what a prefix cache
+    had, and whether the clock on the wall was set meanwhile. A load that changes by design is not asked to be
+    steady."""
     if start["workload"]["arrival"]["kind"] == "steps":
         problems = tuple(problem for problem in summary.problems if problem.code != "unsteady")
         notes = {**summary.notes, "steady": "the load changes by design"}
         summary = replace(summary, steady=None, problems=problems, notes=notes)
-    generated = start["model"]["family"] == "llm"  # what limits there is the stream, not the request
-    ceiling_rps = None if generated else ceilings.get(start["workload"]["protocol"])
+    if end is not None and end.get("prompt_tokens"):
+        notes = {name: why for name, why in summary.notes.items() if name != "prompt_cached_fraction"}
+        cached = end["cached_tokens"] / end["prompt_tokens"]
+        summary = replace(summary, prompt_cached_fraction=cached, notes=notes)
     stepped_s = 0.0
     if end is not None and "wall_ns" in start and "wall_ns" in end:
         stepped_s = ((end["wall_ns"] - start["wall_ns"]) - (end["t_ns"] - start["t_ns"])) / 1e9
-    more = (near_ceiling(summary.sent_rps, ceiling_rps), clock_step(stepped_s))
+    more = (
+        near_limit,
+        clock_step(stepped_s),
+        prefix_warm(summary.prompt_cached_fraction),
+    )
     found = (*summary.problems, *(problem for problem in more if problem is not None))
     return replace(summary, problems=tuple(sorted(found, key=lambda problem: not problem.forbids_verdict)))
+
+
+def near_own_limit(
+    start: dict[str, Any],
+    summary: Summary,
+    requests: Requests,
+    window: Window,
+    ceilings: Mapping[tuple[str, bool], float],
+) -> Problem | None:
+    """Of a block that used most of what the load generator can; None too where that was not measured. Answers in chunks
+    are limited by their reading, others by their sending."""
+    streamed = start["model"]["family"] == "llm"
+    ceiling = ceilings.get((start["workload"]["protocol"], streamed))
+    if not streamed:
+        return near_ceiling(summary.sent_rps, ceiling)
+    if requests.streams is None or window.seconds <= 0:
+        return None
+    at_ns = requests.streams.t_ns
+    chunks = int(((at_ns >= window.measured_from_ns) & (at_ns < window.end_ns)).sum())
+    return near_stream_ceiling(chunks / window.seconds, ceiling)
 
 
 def _unfinished(start: dict[str, Any], requests: Requests) -> dict[str, Any]:

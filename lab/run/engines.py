@@ -8,6 +8,7 @@ that fails is left out from there on, and told; the others are measured.
 from __future__ import annotations
 
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,12 +17,15 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any
 
+import numpy as np
+
+from lab import credentials
 from lab.errors import InputError, LabError, RunError, ServerError
 from lab.load.generator import Progress
 from lab.load.payload import requests_for
 from lab.load.targets.openai import CHAT, endpoint
 from lab.measure.words import engine_label
-from lab.run import conversation, formats, given
+from lab.run import conversation, formats, gauge, given
 from lab.run.bench import Bench
 from lab.run.folder import RunFolder
 from lab.run.plan import Block, cell_blocks, with_rate
@@ -107,8 +111,10 @@ def measure(
         version = None if own is None else own.version()
         folder.event("serving", triton=version, grpc_url=first.grpc_url, managed=own is not None)
         workers = experiment.workload.workers
+        blocks = cell_blocks(experiment)
+        total_s = sum(block.workload.duration_s for block in blocks)
+        gauge.streams(folder, {workload.protocol for workload in workloads.values()}, workers, total_s, report)
         with Bench(folder, first, workers=workers, cells=len(cells), stopped=stopped) as bench:
-            blocks = cell_blocks(experiment)
             for index, planned in enumerate(blocks):
                 if planned.cell in failed:
                     continue
@@ -170,7 +176,11 @@ def questions(workload: Workload) -> list[dict[str, Any]]:
     )
     place = weights.tokenizer(ModelSpec(name="llm"))
     here = place if place is not None and place.is_file() else None
-    return requests_for(ModelSpec(name="llm"), asked, QUESTIONS, here)
+    found = requests_for(ModelSpec(name="llm"), asked, QUESTIONS, here)
+    for request in found:  # a file of prompts may want longer answers
+        wish = json.loads(request["sampling_parameters"].item()) | {"max_tokens": ANSWER_TOKENS}
+        request["sampling_parameters"] = np.array([json.dumps(wish).encode()], dtype=object)
+    return found
 
 
 def _ask_all(
@@ -203,6 +213,21 @@ def answers(server: AnyServer, workload: Workload, model: str, asked: Sequence[M
     return [_of_http(server.http_url, workload.protocol, model, each) for each in asked]
 
 
+def one_answer(url: str, model: str, *, seed: int = 0, prompts: str | None = None) -> tuple[str, str, float]:
+    """(prompt, answer, seconds) of one greedy answer of ANSWER_TOKENS, whole: what a load will ask, before it does.
+    InputError or ServerError in one line where there is none."""
+    plan = given.of_url(url, model, given.Wishes())
+    if plan.given is not None or plan.workload["protocol"] == "replicate":
+        raise InputError(f"url {url!r}: one answer in words comes from openai+http:// and torchserve+http:// alone")
+    fields: dict[str, Any] = {"arrival": ClosedLoop(concurrency=1), "duration_s": 1, "seed": seed, "prompts": prompts}
+    workload = Workload(**{**fields, **plan.workload})
+    question = questions(workload)[0]
+    with at(url) as server:
+        began = time.perf_counter()
+        (text,) = answers(server, workload, model, [question])
+        return question["text_input"].item().decode(), text, time.perf_counter() - began
+
+
 def _of_http(base: str, protocol: str, model: str, question: Mapping[str, Any]) -> str:
     text = question["text_input"].item().decode()
     fields = json.loads(question["sampling_parameters"].item())
@@ -220,7 +245,8 @@ def _of_http(base: str, protocol: str, model: str, question: Mapping[str, Any]) 
 
 def _post(url: str, body: Mapping[str, Any]) -> bytes:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    asked = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})  # noqa: S310
+    headers = {"Content-Type": "application/json", **credentials.headers()}
+    asked = urllib.request.Request(url, json.dumps(body).encode(), headers)  # noqa: S310
     try:
         with opener.open(asked, timeout=ANSWER_LIMIT_S) as answer:
             return bytes(answer.read())

@@ -100,7 +100,7 @@ def of_url(url: str, model: str, wishes: Wishes) -> Plan:
     if wishes != bodies:
         raise InputError(
             f"--shape, --range, --data and the like describe the tensors of a Triton's model; {scheme}:// takes "
-            f"{'prompts, or bodies by --data' if scheme.startswith('torchserve') else 'prompts'}"
+            f"{'prompts, or bodies by --data' if scheme.startswith('torchserve') else 'prompts, your own by --prompts'}"
         )
     if scheme.startswith("replicate"):
         with ReplicateServer(url):

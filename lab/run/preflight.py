@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 from lab.errors import InputError, ServerError
-from lab.load import schedule
+from lab.load import prompt_file, schedule
 from lab.measure.cold import METRIC as COLD_START
 from lab.measure.samples import is_compared_by_sample
 from lab.measure.summary import Summary
@@ -27,6 +28,7 @@ ONLY_FOR = {
     "prompt_tokens": ("llm",),
     "output_tokens": ("llm",),
     "stream": ("llm",),
+    "prompts": ("llm",),
 }
 """Fields of a workload that only these families of models can use."""
 
@@ -143,6 +145,8 @@ def _check_workload(workload: Workload, url: str | None) -> None:
     arrival = workload.arrival
     if isinstance(arrival, Trace) or getattr(arrival, "rate_rps", None) is not None:
         schedule.chunks(arrival, workload.duration_s, workload.seed)  # reads a trace, refuses a rate; draws nothing yet
+    if workload.prompts is not None:
+        prompt_file.read(Path(workload.prompts))
     if workload.trace and url is not None:
         raise InputError(
             "workload.trace with --url: where Triton writes its traces is told at its start; leave out --url"

@@ -106,6 +106,7 @@ class Workload(Value):
     `max_in_flight`: cap on unanswered requests; an arrival above it waits in the client, and that wait counts.
     `prompt_tokens`, `output_tokens`: lengths that a language model is asked for; it goes on past an end token, so that
     the lengths hold. `stream`: answers come in chunks as they are made, else whole.
+    `prompts`: a file of prompts of one's own in place of prose, sent over and over (lab/load/prompt_file.py).
     `models`: how many of a fleet's are asked (Experiment.fleet), the k-th of them k^`zipf_exponent` times less than
     the first; exponent 0 asks all alike.
     `protocol`: "grpc" and "http" are Triton's, "openai" is an OpenAI-compatible server's /v1/completions, which may
@@ -125,6 +126,7 @@ class Workload(Value):
     prompt_tokens: Lengths = 64
     output_tokens: Lengths = 64
     stream: bool = True
+    prompts: str | None = None
     models: Annotated[int, Field(ge=1, le=64)] = 1
     zipf_exponent: Annotated[float, Field(ge=0, le=5)] = 1.0
     protocol: Protocol = "grpc"

@@ -56,6 +56,19 @@ def test_what_was_generated_stands_beside_its_request(tmp_path: Path) -> None:
     ]
 
 
+def test_what_a_prefix_cache_had_is_summed_over_the_answers_that_say(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "r.arrows")
+    recorder.begin(0)
+    recorder.add(0, 1, 2, 90, OK, None, Generated(40, 1, [30], [1], cached_tokens=32))
+    recorder.add(1, 1, 2, 90, OK, None, Generated(10, 1, [30], [1], cached_tokens=0))
+    recorder.add(2, 1, 2, 90, OK, None, Generated(70, 1, [30], [1]))
+    recorder.flush()
+    assert (recorder.cached_tokens, recorder.prompt_tokens) == (32, 50)
+    recorder.begin(1)
+    assert (recorder.cached_tokens, recorder.prompt_tokens) == (0, 0)
+    recorder.close()
+
+
 def test_streams_are_read_back_by_request(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "r.arrows")
     recorder.add(0, 1, 2, 90, OK, None, Generated(7, 5, [30, 60], None))

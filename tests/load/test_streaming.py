@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from dataclasses import dataclass
+from statistics import median_low
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 from lab.errors import InputError
 from lab.load.payload import requests_for
 from lab.load.targets import INVALID, Generated
-from lab.load.targets.generate_stream import GenerateStream
+from lab.load.targets.generate_stream import GenerateStream, TritonAnswer
 from lab.load.targets.openai import OpenAI, OpenAIAnswer, endpoint
 from lab.load.targets.triton_stream import TritonStream
 from lab.measure.records import ERROR, OK, REFUSED, TRUNCATED
@@ -24,8 +25,9 @@ from tests.load.fakes.streams import Chunk, Story, generate_server, grpc_stream_
 from tests.load.fakes.using import End, Using, use
 from tests.waiting import until_async
 
-LATE_NS = 200_000_000
-"""A chunk is stamped that long after it was sent at most: long for a busy machine, short beside a wrong chunk."""
+LATE_NS = 40_000_000
+"""A chunk is stamped that long after it was sent at most: short beside a wrong chunk, and long for a busy machine. One
+that stands still for longer holds up what is on its way then: a chunk or two."""
 
 
 def requests(**more: Any) -> list[dict[str, np.ndarray]]:
@@ -72,8 +74,9 @@ def answer(kind: Kind, story: Story, **more: Any) -> tuple[End, Generated]:
 
 def assert_stamped(chunk_ns: list[int], sent_ns: list[int]) -> None:
     assert len(chunk_ns) == len(sent_ns)
-    for arrived, sent in zip(chunk_ns, sent_ns, strict=True):
-        assert 0 < arrived - sent < LATE_NS
+    late_ns = [arrived - sent for arrived, sent in zip(chunk_ns, sent_ns, strict=True)]
+    assert min(late_ns) > 0
+    assert median_low(late_ns) < LATE_NS
 
 
 # --- chunks and tokens ---
@@ -171,6 +174,46 @@ def test_a_total_that_comes_with_the_last_word_is_not_that_words() -> None:
     assert answer.total() == Generated(None, 3, [1, 2, 3], [1, 1, 1])
 
 
+def said(**usage: Any) -> bytes:
+    return json.dumps({"choices": [{"text": "a"}], "usage": usage}).encode()
+
+
+def test_what_the_prefix_cache_had_is_read_where_it_is_told() -> None:
+    answer = OpenAIAnswer()
+    answer.read_raw(said(prompt_tokens=40, completion_tokens=1, prompt_tokens_details={"cached_tokens": 32}), 1)
+    answer.read_raw(said(prompt_tokens=40, completion_tokens=2, prompt_tokens_details=None), 2)
+    assert answer.failure is None and answer.total().cached_tokens == 32
+    untold = OpenAIAnswer()
+    untold.read_raw(said(prompt_tokens=40, completion_tokens=1, prompt_tokens_details={}), 1)
+    assert untold.failure is None and untold.total().cached_tokens is None
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"prompt_tokens": "40"},
+        {"prompt_tokens": 2**31},
+        {"completion_tokens": 1.5},
+        {"completion_tokens": -1},
+        {"completion_tokens": True},
+        {"prompt_tokens_details": [32]},
+        {"prompt_tokens_details": {"cached_tokens": "32"}},
+    ],
+)
+def test_a_count_that_is_none_fails_its_request_alone(usage: dict[str, Any]) -> None:
+    """What the records cannot hold would end the load worker."""
+    answer = OpenAIAnswer()
+    answer.read_raw(said(**usage), 1)
+    assert answer.failure is not None and "none of this protocol" in answer.failure
+    answer.total()
+
+
+def test_a_count_of_tokens_that_is_none_fails_a_response_of_triton() -> None:
+    answer = TritonAnswer()
+    answer.read_raw(json.dumps({"text_output": "a", "num_output_tokens": "3"}).encode(), 1)
+    assert answer.failure is not None and answer.total().chunk_ns == []
+
+
 @ALL
 def test_a_server_that_counts_nothing_leaves_tokens_unknown(kind: Kind) -> None:
     end, generated = answer(kind, Story([Chunk(0, 1), Chunk(0.05, 1)], counts=None))
@@ -243,7 +286,7 @@ def test_a_server_that_dies_truncates_what_it_was_telling(kind: Kind) -> None:  
     async def script(using: Using) -> None:
         nonlocal killed_ns
         using.ask(0)
-        await until_async(lambda: bool(story.sent_ns) and len(story.sent_ns[0]) == 20)
+        await using.until_read(0, 20)
         killed_ns = time.perf_counter_ns()
         await asyncio.get_running_loop().run_in_executor(None, fake.kill)
         await using.until(0)
@@ -254,7 +297,7 @@ def test_a_server_that_dies_truncates_what_it_was_telling(kind: Kind) -> None:  
         using = use(kind.target, kind.url(fake), requests(), script)
     end = using.ends[0]
     assert end.outcome == TRUNCATED
-    assert end.arrived_ns - killed_ns < 2_000_000_000
+    assert end.arrived_ns - killed_ns < 30_000_000_000
     assert end.generated is not None
     assert end.generated.output_tokens == 20
     assert using.ends[1].outcome == REFUSED
@@ -270,8 +313,8 @@ def test_a_request_that_is_given_up_returns_what_came_and_stops_the_server(
     async def script(using: Using) -> None:
         for number in (0, 1):
             using.ask(number)
-        await until_async(lambda: [len(sent) for sent in story.sent_ns] == [5, 5])
-        await asyncio.sleep(0.25)  # on the way
+        for number in (0, 1):
+            await using.until_read(number, 5)
         given.append(using.target.cancel(0))
         given.append(using.target.cancel(0))
         await until_async(lambda: story.cancelled == 1)

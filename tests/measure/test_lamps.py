@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.measure.instruments import clock_step, near_ceiling, near_stream_ceiling, prefix_warm
 from lab.measure.lamps import lamps, told
 from lab.measure.percentile import percentile
-from lab.measure.problems import clock_step, near_ceiling
 from lab.measure.records import OUTCOMES, Requests, Window
 from lab.measure.summary import summarize
 from lab.spec import Slo
@@ -83,6 +83,23 @@ def test_above_seventy_percent_of_the_ceiling_is_marked_and_beyond_it_forbidden(
     near, beyond = near_ceiling(800, 1000), near_ceiling(1000, 1000)
     assert near is not None and not near.forbids_verdict and "80 %" in near.text
     assert beyond is not None and beyond.forbids_verdict
+
+
+def test_streams_have_a_ceiling_in_chunks() -> None:
+    assert near_stream_ceiling(6_900, 10_000) is None and near_stream_ceiling(None, 10_000) is None
+    near, beyond = near_stream_ceiling(7_100, 10_000), near_stream_ceiling(10_500, 10_000)
+    assert near is not None and not near.forbids_verdict and "read 7,100 chunks/s, 71 % of the 10,000" in near.text
+    assert beyond is not None and beyond.forbids_verdict
+
+
+@pytest.mark.parametrize(("fraction", "forbids"), [(0.0, None), (0.009, None), (0.3, False), (0.5, True), (1.0, True)])
+def test_prompts_that_a_prefix_cache_had_are_marked_and_most_of_them_forbid_a_verdict(
+    fraction: float, forbids: bool | None
+) -> None:
+    assert prefix_warm(None) is None
+    found = prefix_warm(fraction)
+    assert (found and found.forbids_verdict) is forbids
+    assert found is None or found.code == "cache_warm"
 
 
 def test_a_clock_that_was_set_is_told() -> None:

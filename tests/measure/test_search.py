@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lab.measure.instruments import near_ceiling
 from lab.measure.pareto import frontier, importance
-from lab.measure.problems import near_ceiling
 from lab.measure.records import Requests, Window
 from lab.measure.search import Found, Probe, Search, judged, told
 from lab.measure.summary import summarize

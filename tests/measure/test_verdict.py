@@ -362,9 +362,10 @@ def test_one_spoilt_repeat_is_left_out_and_named():
     assert "one or more repeats had to be left out: The load generator sent half." in found.text
 
 
-def test_caches_that_are_equally_warm_are_a_fair_pair():
+@pytest.mark.parametrize("figure", ["cache_hit_fraction", "prompt_cached_fraction"])
+def test_caches_that_are_equally_warm_are_a_fair_pair(figure):
     """T28: blocked until cold or both warm."""
-    cold, warm = {"cache_hit_fraction": 0.0}, {"cache_hit_fraction": 0.8, "problems": (cache_warm(),)}
+    cold, warm = {figure: 0.0}, {figure: 0.8, "problems": (cache_warm(),)}
     mixed = [cell(1.2, OFF, rate=1900, latency_ms=8, **cold), cell(1.2, NOW, rate=1900, latency_ms=8, **warm)]
     both = [cell(1.2, OFF, rate=1900, latency_ms=8, **warm), cell(1.2, NOW, rate=1900, latency_ms=8, **warm)]
     assert "response cache" in verdict(experiment(), mixed).text

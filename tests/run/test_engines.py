@@ -24,7 +24,7 @@ from tests.load.fakes.servers import free_port
 from tests.load.fakes.streams import Chunk, Story, openai_server
 from tests.load.test_torchserve import torchserve
 
-SHORT: dict[str, Any] = {"workload.duration_s": 0.5, "workload.warmup_s": 0.1, "workload.output_tokens": 3}
+SHORT: dict[str, Any] = {"workload.duration_s": 0.8, "workload.warmup_s": 0.1, "workload.output_tokens": 3}
 FAST = [Chunk(0.00, 1, "one"), Chunk(0.01, 1, " two"), Chunk(0.02, 1, " three")]
 SLOW = [Chunk(0.00, 1, "one"), Chunk(0.06, 1, " two"), Chunk(0.12, 1, " four")]
 
@@ -42,8 +42,9 @@ def measured(chosen: Experiment) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def compared(lab_home: Path) -> Iterator[tuple[dict[str, Any], list[Story]]]:
-    """A run of two engines of which the second takes six times as long and ends otherwise, and what each was asked."""
-    stories = [Story(chunks=FAST), Story(chunks=SLOW)]
+    """A run of two engines of which the second takes six times as long, ends otherwise, and had 3 of the 7 tokens of
+    each prompt in its prefix cache; and what each was asked."""
+    stories = [Story(chunks=FAST), Story(chunks=SLOW, cached_tokens=3)]
     with openai_server(stories[0]) as fast, openai_server(stories[1]) as slow:
         levels = [Engine(f"openai+http://{fake.url}", "small").level() for fake in (fast, slow)]
         yield measured(asked(*levels)), stories
@@ -107,6 +108,33 @@ def test_nothing_of_the_labs_own_is_told_of_another_engine(compared: tuple[dict[
     for cell in document["cells"]:
         assert (cell["format"], cell["ledger"], cell["floor"]) == (None, None, None)
         assert cell["summary"]["memory_peak_bytes"] is None and cell["summary"]["step_mean_s"] is None
+
+
+@pytest.mark.processes
+def test_what_a_prefix_cache_had_of_the_prompts_is_marked_where_it_is_told(
+    compared: tuple[dict[str, Any], list[Story]],
+) -> None:
+    document, _ = compared
+    for cell in document["cells"]:
+        slow = cell["factors"]["workload"]["url"] == document["engines"]["rows"][1]["url"]
+        assert cell["summary"]["prompt_cached_fraction"] == (pytest.approx(3 / 7) if slow else None)
+        said = [problem["text"] for problem in cell["summary"]["problems"] if problem["code"] == "cache_warm"]
+        assert len(said) == slow and all(text.startswith("42.9 % of the prompts' tokens") for text in said)
+
+
+def test_one_prompt_is_called_and_answered_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    story = Story(chunks=FAST)
+    with openai_server(story) as fake:
+        url = f"openai+http://{fake.url}/v1/chat/completions"
+        assert main(["call", "--url", url, "--model", "small", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert main(["call", "--url", url, "--model", "small", "--shape", "X:1"]) == 2
+        assert "is asked a prompt" in capsys.readouterr().err
+        assert main(["call", "--url", url, "--model", "large"]) == 2
+        assert "has none of that name" in capsys.readouterr().err
+    (asked_once,) = story.requests
+    assert asked_once["messages"][0]["content"] == found["prompt"] and asked_once["max_tokens"] == engines.ANSWER_TOKENS
+    assert found["answer"] == "one two three" and found["seconds"] > 0
 
 
 @pytest.mark.processes

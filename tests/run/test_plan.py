@@ -46,15 +46,9 @@ def test_every_cell_runs_once_a_repeat():
     assert sorted((b.cell, b.repeat) for b in blocks) == [(c, r) for c in range(15) for r in range(3)]
 
 
-def test_a_factorial_may_switch_a_language_models_cache_too():
-    """As experiments/factorial.py says on its command line."""
-    factors = {
-        "model.scheduler": ["one", "continuous"],
-        "model.precision": ["bf16", "int8"],
-        "model.kv_cache": [True, False],
-        "model.instances": [1, 2],
-    }
-    settled = settle(experiment("factorial"), [("model.name", "llm"), ("factors", factors)], quick=True)
+def test_the_language_models_factorial_switches_its_cache_too():
+    settled = experiment("factorial_llm").when_quick()
+    assert {path.rpartition(".")[2] for path in settled.factors} == {"scheduler", "precision", "kv_cache", "instances"}
     assert len(settled.cells()) == 16 and is_factorial(settled.factors)
     assert {(cell.model.family, cell.model.kv_cache) for cell in settled.cells()} == {("llm", True), ("llm", False)}
 

@@ -9,7 +9,9 @@ import pytest
 
 from lab.run import catalogue, launch, results
 from lab.run.plan import cell_blocks, settle, with_rate
+from lab.serve.health import ModelState
 from lab.show.charts import engines as charts
+from lab.show.ui import your_server
 from tests.show.pages import components, open_page, words
 from tests.show.synthetic_llm import LlmAuthor
 
@@ -90,3 +92,34 @@ def test_the_form_starts_the_command_it_shows(empty_home: Path, monkeypatch: pyt
     app.segmented_control(key="g_part").set_value("Language model engines beside each other").run()
     app.text_area(key="e_engines").set_value("127.0.0.1:8100").run()
     assert "allowed is URL=MODEL" in words(app)
+
+
+class Small:
+    """A server of the OpenAI protocol with one model."""
+
+    def __enter__(self) -> Small:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def states(self) -> list[ModelState]:
+        return [ModelState("small", True, None)]
+
+
+def test_a_model_behind_the_openai_protocol_is_measured_with_an_objective(
+    empty_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(launch, "start_command", lambda *given: started.append(given))
+    monkeypatch.setattr(your_server, "at", lambda url: Small())
+    app = open_page("your_server")
+    app.text_input(key="g_url").set_value("openai+http://127.0.0.1:8100").run()
+    app.number_input(key="g_prompt").set_value(32).run()
+    app.button(key="g_go").click().run()
+    command, arguments, _ = started[0]
+    assert command == "load" and arguments[:4] == ["--url", "openai+http://127.0.0.1:8100", "--model", "small"]
+    assert {"--prompt-tokens=32", "--output-tokens=64", "--ttft=1000", "--itl=100"} <= set(arguments)
+    app = open_page("your_server")
+    app.text_input(key="g_url").set_value("torchserve+http://127.0.0.1:8080").run()
+    assert "openai+http://HOST:PORT" in words(app)

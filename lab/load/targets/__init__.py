@@ -31,7 +31,7 @@ class Generated:
     A chunk is a message of the server that holds text or at least one token; what only opens, counts or closes an
     answer is none. Token counts are the server's: None where it gave none, `chunk_tokens` also where its total says
     that the chunks held other numbers than it was taken for. `reasoning_chunks` of them, from the first on, were
-    reasoning.
+    reasoning. `cached_tokens` of the prompt's the server did not compute, as its prefix cache had them.
     """
 
     prompt_tokens: int | None = None
@@ -39,6 +39,7 @@ class Generated:
     chunk_ns: list[int] = field(default_factory=list)
     chunk_tokens: list[int] | None = field(default_factory=list)
     reasoning_chunks: int = 0
+    cached_tokens: int | None = None
 
     def add(self, arrived_ns: int, text: bool, tokens: int | None, *, reasoning: bool = False) -> None:
         """A message has arrived: whether it holds text, and the tokens that the server says it holds."""
@@ -82,6 +83,19 @@ class Target(Protocol):
         """Give the request up; `done` is not called for it any more. What had arrived of an answer in chunks."""
 
     async def close(self) -> None: ...
+
+
+MOST_TOKENS = 2**31 - 1
+"""That a record can hold."""
+
+
+def token_count(value: Any) -> int | None:
+    """A count of tokens as a server gave it, None where it gave null; ValueError for what is no such number."""
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_TOKENS:
+        raise ValueError(f"{value!r} is no count of tokens")
+    return value
 
 
 def broken(outcome: int, generated: Generated) -> int:

@@ -51,6 +51,8 @@ class Answer:
         if data == b"[DONE]":
             self.complete = True
             return
+        if not data:  # a gateway keeps the connection open with such
+            return
         try:
             event = json.loads(data)
             if event.get("error") is not None:  # some servers say null in each

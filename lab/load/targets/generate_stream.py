@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.load.targets import Done, Generated, Tensors
+from lab.load.targets import Done, Generated, Tensors, token_count
 from lab.load.targets.channel import split_url
 from lab.load.targets.event_stream import Answer, EventStream, Message
 
@@ -43,8 +43,8 @@ class TritonAnswer(Answer):
     def read(self, event: dict[str, Any], arrived_ns: int) -> None:
         generated = self.generated
         if "num_input_tokens" in event:
-            generated.prompt_tokens = int(event["num_input_tokens"])
-        generated.add(arrived_ns, bool(event.get("text_output")), event.get("num_output_tokens"))
+            generated.prompt_tokens = token_count(event["num_input_tokens"])
+        generated.add(arrived_ns, bool(event.get("text_output")), token_count(event.get("num_output_tokens")))
         self.complete = self.complete or event.get("finish_reason") not in UNFINISHED
 
     def total(self) -> Generated:

@@ -3,7 +3,8 @@
 The tensors of a request (payload.py) become its body, with vLLM's `ignore_eos` so that lengths hold, and with usage
 asked for after every chunk (`continuous_usage_stats`, which vLLM and SGLang know): only so does a server say how many
 tokens a chunk holds. A server that tells a total alone is taken to send a token a chunk, until its total says
-otherwise; then the answer's tokens are known, and its chunks' are not.
+otherwise; then the answer's tokens are known, and its chunks' are not. Some say too how many of the prompt's tokens
+their prefix cache had (vLLM with --enable-prompt-tokens-details, SGLang with --enable-cache-report).
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from urllib.parse import urlsplit
 
 from lab import credentials
 from lab.errors import InputError
-from lab.load.targets import Done, Generated, Tensors
+from lab.load.targets import Done, Generated, Tensors, token_count
 from lab.load.targets.event_stream import Answer, EventStream, Message
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+WORDS = ("text", "content", "tool_calls", "refusal")
+"""What a choice may say in, reasoning aside."""
 PATHS = {CHAT: CHAT, COMPLETIONS: COMPLETIONS, "/v1": COMPLETIONS}
 """How a URL may end; what stands before it is where a provider has put the protocol (RunPod: /v2/ID/openai/v1)."""
 
@@ -72,13 +75,16 @@ class OpenAIAnswer(Answer):
     def read(self, event: dict[str, Any], arrived_ns: int) -> None:
         generated = self.generated
         usage = event.get("usage") or {}
-        generated.prompt_tokens = usage.get("prompt_tokens", generated.prompt_tokens)
-        told, before = usage.get("completion_tokens"), self._told or 0
+        if usage:
+            generated.prompt_tokens = token_count(usage.get("prompt_tokens", generated.prompt_tokens))
+            if (details := usage.get("prompt_tokens_details")) is not None:
+                generated.cached_tokens = token_count(details.get("cached_tokens", generated.cached_tokens))
+        told, before = token_count(usage.get("completion_tokens")), self._told or 0
         if told is not None:
             self._told = told
         for choice in event.get("choices") or ():  # there is one, and none beside the total
             said = choice.get("delta") or choice.get("message") or choice
-            content = bool(said.get("text") or said.get("content") or said.get("tool_calls"))
+            content = any(said.get(name) for name in WORDS)
             reasoning = bool(said.get("reasoning_content") or said.get("reasoning")) and not content
             if not generated.chunk_ns:
                 self._each = told is not None

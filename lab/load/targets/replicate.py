@@ -24,13 +24,15 @@ import aiohttp
 
 from lab import credentials
 from lab.errors import InputError
-from lab.load.targets import INVALID, Done, Generated, Tensors, broken
+from lab.load.targets import INVALID, Done, Generated, Tensors, broken, token_count
 from lab.load.targets.channel import RETRY_S, unconnected
 from lab.load.targets.triton_http import OUTCOME, error_text
 from lab.measure.records import ERROR, OK, TRUNCATED
 
 POLL_S = 0.25
 CREATED = (200, 201, 202)
+LATER = (429, 500, 502, 503, 504)
+"""Statuses of a poll that say nothing of the prediction: it is asked again."""
 ENDED = ("succeeded", "failed", "canceled", "aborted")
 SAMPLING = ("max_tokens", "temperature")
 """Of the lab's sampling parameters, those that Replicate's language models take."""
@@ -109,7 +111,8 @@ class Replicate:
                 await self._stream(prediction)
             while not prediction.is_over or prediction.stream_url is not None:
                 async with self._session.get(prediction.get_url) as response:
-                    prediction.read(await response.json())
+                    if response.status not in LATER:
+                        prediction.read(await response.json())
                 if prediction.is_over:
                     break
                 await asyncio.sleep(POLL_S)
@@ -170,8 +173,8 @@ class Prediction:
         if text and not self.generated.chunk_ns:  # polled: it came whole
             self.generated.add(self.ended_ns, True, None)
         metrics = told.get("metrics") or {}
-        self.generated.prompt_tokens = metrics.get("input_token_count")
-        self.generated.output_tokens = metrics.get("output_token_count")
+        self.generated.prompt_tokens = token_count(metrics.get("input_token_count"))
+        self.generated.output_tokens = token_count(metrics.get("output_token_count"))
 
     def outcome(self) -> tuple[int, str | None]:
         if self.failure is not None or self._status in ("failed", "canceled", "aborted"):
@@ -207,8 +210,8 @@ async def events(content: Any) -> AsyncIterator[tuple[str, str, int]]:
     lines: list[str] = []
     async for part in content.iter_any():
         arrived_ns = time.perf_counter_ns()
-        *whole, rest = (rest + part.replace(b"\r\n", b"\n")).split(b"\n")
-        for line in whole:
+        *whole, rest = (rest + part).split(b"\n")
+        for line in (one.removesuffix(b"\r") for one in whole):
             if not line:
                 if lines:
                     yield name, "\n".join(lines), arrived_ns

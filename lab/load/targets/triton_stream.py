@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
-from lab.load.targets import Done, Generated, Tensors, broken
+from lab.load.targets import Done, Generated, Tensors, broken, token_count
 from lab.load.targets.channel import Channel
 from lab.load.targets.grpc_wire import Call, Method
 from lab.load.targets.triton_grpc import infer_request
@@ -126,9 +126,9 @@ def read_message(data: bytes, generated: Generated, arrived_ns: int) -> tuple[bo
             if name == "text_output":
                 text = len(content) > UINT32.size  # behind its length; several elements are several lengths
             elif name == "num_output_tokens":
-                tokens = UINT32.unpack_from(content)[0]
+                tokens = token_count(UINT32.unpack_from(content)[0])
             elif name == "num_input_tokens":
-                generated.prompt_tokens = UINT32.unpack_from(content)[0]
+                generated.prompt_tokens = token_count(UINT32.unpack_from(content)[0])
     except (DecodeError, ValueError, struct.error) as error:
         return False, f"a response that is not as Triton makes them: {error}"
     generated.add(arrived_ns, text, tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import pandas as pd
@@ -141,6 +142,6 @@ def ask() -> None:
         elif not enough:
             st.caption("Name one engine more: alone, an engine is no comparison.")
     with st.expander("The same in a terminal", icon=":material/terminal:", type="compact"):
-        st.code(f"python -m lab engines {' '.join(arguments)}", language=None, wrap_lines=True)
+        st.code(f"python -m lab engines {shlex.join(arguments)}", language=None, wrap_lines=True)
     if go:
         runs.start_command(EXPERIMENT, arguments, page="pages/live.py", then="your_server")

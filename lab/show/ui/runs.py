@@ -33,6 +33,7 @@ PAGES = {
     "search": ("pages/sweep.py", ":material/tune:"),
     "sweep": ("pages/sweep.py", ":material/tune:"),
     "factorial": ("pages/sweep.py", ":material/tune:"),
+    "factorial_llm": ("pages/sweep.py", ":material/tune:"),
     "engines": ("pages/your_server.py", ":material/lan:"),
 }
 """The page of each experiment that has one, and its icon."""

@@ -6,7 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from lab.measure import lamps, noise
-from lab.measure.words import format_fraction, format_rate
+from lab.measure.words import format_count, format_fraction, format_rate
 from lab.run import gauge, passport, selftest_kept
 from lab.run.folder import RunFolder
 from lab.show.ui import chore, reads
@@ -68,26 +68,39 @@ def _measure(command: str, label: str) -> None:
 
 
 def ceiling() -> None:
-    """The gauge: what the load generator can send, and how much of it the last run used."""
-    found = gauge.read()
-    if found is None:
+    """The gauge: what the load generator can send and read, and how much of it the last run used."""
+    kept = gauge.kept()
+    if not kept:
         st.info("Not measured on this machine yet; the self-test does, and the first long run.", icon=":material/info:")
         return
-    st.markdown(f"**{format_rate(found.rate_rps)}** with one process, {when(found.created_utc)}.")
+    for each in kept:
+        does = f"read of streams over {each.protocol}" if each.streamed else f"sent over {each.protocol}"
+        by = "one process" if each.workers == 1 else f"{each.workers} processes"
+        st.markdown(f"**{_rate(each)}** {does} by {by}, {when(each.created_utc)}.")
     line = next((line for line in reads.run_lines() if line.state == "done"), None)
     if line is None:
         return
     folder = RunFolder.open(line.run_id)
     asked = folder.document["cells"][0] if folder.document.get("cells") else None
-    own = None if asked is None or asked["model"]["family"] == "llm" else asked["workload"]["protocol"]
-    if own is None or (found := gauge.read(protocol=own)) is None:
+    found = None
+    if asked is not None:
+        streamed = asked["model"]["family"] == "llm"
+        found = gauge.read(protocol=asked["workload"]["protocol"], streamed=streamed)
+    if found is None:
         st.caption(f"The last run, {line.what}, is not of a kind whose ceiling was measured.")
         return
-    rates = [cell["summary"].get("sent_rps") or 0.0 for cell in reads.document(folder)["cells"]]
+    # A chunk holds a token or more, so there were no more chunks than tokens.
+    metric, bound = ("output_tokens_per_s", "at most ") if found.streamed else ("sent_rps", "")
+    rates = [cell["summary"].get(metric) or 0.0 for cell in reads.document(folder)["cells"]]
     used = max(rates, default=0.0) / found.rate_rps
-    st.progress(min(used, 1.0), text=f"The last run, {line.what}, used {format_fraction(used)} of it")
+    share = f"{bound}{format_fraction(used)} of the {_rate(found)}"
+    st.progress(min(used, 1.0), text=f"The last run, {line.what}, used {share}")
     if used > gauge.NEAR:
         st.warning("Near its ceiling a load generator measures itself.", icon=":material/warning:")
+
+
+def _rate(found: gauge.Ceiling) -> str:
+    return f"{format_count(found.rate_rps)} chunks/s" if found.streamed else format_rate(found.rate_rps)
 
 
 def last_lamps() -> None:

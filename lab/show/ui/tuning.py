@@ -18,7 +18,12 @@ from lab.show.ui.cards import Card, cards
 from lab.show.ui.words import why_ended
 from lab.spec import Slo, parse
 
-KINDS = ("search", "sweep", "factorial")
+KINDS = ("search", "sweep", "factorial", "factorial_llm")
+TOGETHER = {
+    "digits": ("factorial", "Batching, precision and instances", "a minute"),
+    "language model": ("factorial_llm", "Scheduler, precision, KV cache and instances", "three minutes"),
+}
+"""Designs by model: the experiment, what it sets, and how long its quick form takes."""
 MODELS = ("digits", "embedder", "sleeper")
 BATCHINGS: dict[str, Any] = {
     "off": None,
@@ -106,10 +111,14 @@ def _factorial(found: dict[str, Any]) -> None:
     with left:
         chart.show(together.effects(figure), key="p_effects")
     with right:
-        pairs = {" and ".join(path.rsplit(".", 1)[-1] for path in pair): pair for pair in together.pairs(figure)}
+        pairs = {" and ".join(map(_short, pair)): pair for pair in together.pairs(figure)}
         names = list(pairs)
         pair = st.selectbox("Settings", names, key="p_pair") if len(names) > 1 else names[0]
         chart.show(together.interaction(figure, pairs[pair]), key="p_interaction")
+
+
+def _short(path: str) -> str:
+    return path.rsplit(".", 1)[-1].replace("_", " ")
 
 
 def start() -> None:
@@ -144,12 +153,14 @@ def start() -> None:
         else:
             st.caption("Choose two levels or more of something.")
     with factorial:
-        st.markdown(
-            "Batching, precision and instances, every combination of two levels each: what each does, and each pair."
+        name = st.segmented_control(
+            "Model", list(TOGETHER), default="digits", required=True, key="p_together", bind="query-params"
         )
-        quick = st.toggle("Quick: a minute, rough", value=True, key="p_quick")
+        experiment, what, takes = TOGETHER[name if name in TOGETHER else "digits"]
+        st.markdown(f"{what}, every combination of two levels each: what each does, and each pair.")
+        quick = st.toggle(f"Quick: {takes}, rough", value=True, key="p_quick")
         if st.button("Measure", key="p_go_factorial", type="primary", disabled=holder is not None):
-            runs.start("factorial", [], quick=quick, page="pages/sweep.py")
+            runs.start(experiment, [], quick=quick, page="pages/sweep.py")
     if holder is not None:
         st.caption(f"{holder} measures now; one run measures at a time.")
 

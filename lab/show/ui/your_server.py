@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
+from pathlib import Path
 
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from lab.errors import InputError
 from lab.home import home
-from lab.run import call, given
+from lab.load import prompt_file
+from lab.measure.words import plural
+from lab.run import call, engines, given
 from lab.run.lock import who_measures
+from lab.run.serving import at
 from lab.serve.address import address as parse_address
 from lab.serve.described import Described, Tensor, describe
 from lab.serve.triton import Server
@@ -27,9 +33,9 @@ def address() -> str | None:
         "Address",
         key="g_url",
         bind="query-params",
-        placeholder="grpc://127.0.0.1:8001 or http://127.0.0.1:8000",
-        help="A Triton's gRPC or HTTP port. Servers of the OpenAI protocol and TorchServe are measured from a "
-        "terminal: `python -m lab load --url openai+http://HOST:PORT`",
+        placeholder="grpc://127.0.0.1:8001, http://127.0.0.1:8000, or openai+http://127.0.0.1:8100",
+        help="A Triton's gRPC or HTTP port, or a server of the OpenAI protocol (with /v1/chat/completions behind it as "
+        "a chat). TorchServe is measured from a terminal: `python -m lab load --url torchserve+http://HOST:PORT`",
     ).strip()
     if not url:
         st.info(
@@ -37,15 +43,22 @@ def address() -> str | None:
             icon=":material/info:",
         )
         return None
-    if not parse_address(url).speaks_triton:
-        raise InputError(f"url {url!r}: this page speaks with Triton; allowed: grpc://HOST:PORT or http://HOST:PORT")
+    if not parse_address(url).speaks_triton and not speaks_openai(url):
+        raise InputError(
+            f"url {url!r}: this page asks Triton and servers of the OpenAI protocol; allowed: grpc://HOST:PORT, "
+            "http://HOST:PORT or openai+http://HOST:PORT"
+        )
     return url
+
+
+def speaks_openai(url: str) -> bool:
+    return parse_address(url).scheme.startswith("openai")
 
 
 @st.cache_data(ttl=10.0, show_spinner="Asking the server")
 def _models(url: str) -> dict[str, str]:
     """Why each model is not ready, "" for one that is."""
-    with Server.at(url) as server:
+    with at(url) as server:
         return {state.name: "" if state.ready else state.reason or "not ready" for state in server.states()}
 
 
@@ -95,7 +108,7 @@ def inputs(described: Described) -> given.Wishes:
     """What the user adds: open dimensions, a file, a batch, optional inputs."""
     st.subheader("What to send")
     file = st.file_uploader("Values from a JSON file (else they are drawn)", "json", key="g_file")
-    data = None if file is None else _kept(file.getvalue())
+    data = None if file is None else _kept(file.getvalue(), "json")
     shapes = {}
     open_ones = [t for t in described.inputs if -1 in t.dims and not t.optional]
     if open_ones and data is None:
@@ -126,11 +139,11 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
         raise InputError(f"shape of {name} {text!r}: allowed are whole numbers with commas, such as 1,128") from None
 
 
-def _kept(content: bytes) -> str:
+def _kept(content: bytes, kind: str) -> str:
     """The uploaded file on disk, where the run's process finds it."""
     folder = home() / "data"
     folder.mkdir(exist_ok=True)
-    path = folder / f"{hashlib.sha256(content).hexdigest()[:16]}.json"
+    path = folder / f"{hashlib.sha256(content).hexdigest()[:16]}.{kind}"
     if not path.exists():
         path.write_bytes(content)
     return str(path)
@@ -167,19 +180,52 @@ def preview(url: str, described: Described, wishes: given.Wishes) -> None:
         st.warning(said, icon=":material/content_cut:")
 
 
+def language_model(url: str) -> None:
+    """A model behind the OpenAI protocol: which one, prompts and answers, and the measurement."""
+    names = sorted(_models(url))
+    if not names:
+        st.warning("This server lists no model.", icon=":material/warning:")
+        return
+    name = st.selectbox("Model", names, key="g_model", bind="query-params")
+    st.subheader("What to send")
+    file = st.file_uploader(
+        "Prompts from a file (else they are prose of a set length, no two alike)", ["jsonl", "json", "txt"], key="g_own"
+    )
+    more: list[str] = []
+    path = None
+    if file is not None:
+        path = _kept(file.getvalue(), file.name.rpartition(".")[2].lower())
+        st.caption(f":material/info: {plural(len(prompt_file.read(Path(path))), 'prompt')}, sent over and over.")
+        more = [f"--prompts={path}"]
+    prompt, answer, ttft, itl = st.columns(4, vertical_alignment="bottom")
+    asked = prompt.number_input("Tokens of a prompt", 1, 100_000, 64, key="g_prompt", disabled=file is not None)
+    length = answer.number_input("Tokens of an answer", 1, 100_000, 64, key="g_answer")
+    first = ttft.number_input("First token within, ms", 1.0, 600_000.0, 1000.0, key="g_ttft")
+    each = itl.number_input("Each further one within, ms", 0.1, 60_000.0, 100.0, key="g_itl")
+    more += [f"--prompt-tokens={asked}"] if file is None else []
+    more += [f"--output-tokens={length}", f"--ttft={first:g}", f"--itl={each:g}"]
+    if st.button("Send one prompt", key="g_call", icon=":material/send:"):
+        with st.spinner("One prompt is on its way"):
+            said, text, seconds = engines.one_answer(url, name, prompts=path)
+        st.markdown("**Sent**")
+        st.text(said)
+        st.markdown("**Got**")
+        st.text(text or "nothing")
+        st.caption(f"after {1e3 * seconds:.1f} ms, a first call on a new connection")
+    st.subheader("Measure")
+    with st.container(border=True):
+        load = _load(*st.columns(3, vertical_alignment="bottom"))
+        arguments = ["--url", url, "--model", name, *load, *more]
+        go = _button()
+    _begin(arguments, go)
+
+
 def measure(url: str, described: Described, wishes: given.Wishes) -> None:
     """The load, and the button that starts it as a run of its own."""
     st.subheader("Measure")
     with st.container(border=True):
-        kind, size, seconds, batching = st.columns(4, vertical_alignment="bottom")
-        loop = kind.selectbox(
-            "Load", ["requests a second", "requests in flight"], key="g_loop", help="Users who come, or who wait"
-        )
-        if loop == "requests a second":
-            load = ["--rate", f"{size.number_input('How many', 0.1, 100_000.0, 50.0, key='g_rate'):g}"]
-        else:
-            load = ["--concurrency", str(size.number_input("How many", 1, 4096, 8, key="g_users"))]
-        duration = seconds.number_input("Seconds", 2.0, 86_400.0, 20.0, key="g_seconds")
+        *columns, batching = st.columns(4, vertical_alignment="bottom")
+        load = _load(*columns)
         can_batch = described.max_batch_size > 0 and not described.sequences
         choice = batching.selectbox(
             "Batching",
@@ -193,18 +239,40 @@ def measure(url: str, described: Described, wishes: given.Wishes) -> None:
                 "also when the run is stopped or killed.",
                 icon=":material/warning:",
             )
-        arguments = ["--url", url, "--model", described.name, *load, "--duration", f"{duration:g}", *_options(wishes)]
+        arguments = ["--url", url, "--model", described.name, *load, *_options(wishes)]
         if choice == OFF:
             arguments += ["--batching", "off"]
         elif choice == ON:
             on = described.batching or Batching(max_batch_size=described.max_batch_size)
             arguments += ["--batching", json.dumps(on.model_dump(exclude_unset=True))]
-        holder = who_measures()
-        go = st.button("Measure", type="primary", key="g_go", icon=":material/play_arrow:", disabled=holder is not None)
-        if holder is not None:
-            st.caption(f"{holder} measures now; one run measures at a time.")
+        go = _button()
+    _begin(arguments, go)
+
+
+def _load(kind: DeltaGenerator, size: DeltaGenerator, seconds: DeltaGenerator) -> list[str]:
+    """The load and how long it lasts, as the command line has them."""
+    loop = kind.selectbox(
+        "Load", ["requests a second", "requests in flight"], key="g_loop", help="Users who come, or who wait"
+    )
+    if loop == "requests a second":
+        load = ["--rate", f"{size.number_input('How many', 0.1, 100_000.0, 50.0, key='g_rate'):g}"]
+    else:
+        load = ["--concurrency", str(size.number_input("How many", 1, 4096, 8, key="g_users"))]
+    duration = seconds.number_input("Seconds", 2.0, 86_400.0, 20.0, key="g_seconds")
+    return [*load, "--duration", f"{duration:g}"]
+
+
+def _button() -> bool:
+    holder = who_measures()
+    go = st.button("Measure", type="primary", key="g_go", icon=":material/play_arrow:", disabled=holder is not None)
+    if holder is not None:
+        st.caption(f"{holder} measures now; one run measures at a time.")
+    return go
+
+
+def _begin(arguments: list[str], go: bool) -> None:
     with st.expander("The same in a terminal", icon=":material/terminal:", type="compact"):
-        st.code(f"python -m lab load {' '.join(arguments)}", language=None, wrap_lines=True)
+        st.code(f"python -m lab load {shlex.join(arguments)}", language=None, wrap_lines=True)
     if go:
         runs.start_command("load", arguments, page="pages/live.py")
 

@@ -45,10 +45,14 @@ class Story:
     vanishes: bool = False
     hangs: bool = False
     counts: Literal["each", "total"] | None = "each"
+    cached_tokens: int | None = None
+    """Of each prompt's, what OpenAI's server says that its prefix cache had."""
 
     requests: list[Any] = field(default_factory=list)
     sent_ns: list[list[int]] = field(default_factory=list)
     """By request, in order of arrival: when each chunk was sent."""
+    told: int = 0
+    """Requests whose chunks are all on their way, each given to the transport."""
     cancelled: int = 0
     in_flight: int = 0
 
@@ -65,6 +69,7 @@ class Story:
                     await asyncio.sleep(left_s)
                 stamps.append(time.perf_counter_ns())
                 yield chunk
+            self.told += 1
             if self.hangs:
                 await asyncio.Event().wait()
             if self.fails is not None:
@@ -154,8 +159,11 @@ def generate_server(story: Story) -> Iterator[FakeServer]:
 def openai_server(story: Story) -> Iterator[FakeServer]:
     """Both ways of completion, as vLLM words them."""
 
-    def usage(tokens: int) -> dict[str, int]:
-        return {"prompt_tokens": story.prompt_tokens, "completion_tokens": tokens}
+    def usage(tokens: int) -> dict[str, Any]:
+        told: dict[str, Any] = {"prompt_tokens": story.prompt_tokens, "completion_tokens": tokens}
+        if story.cached_tokens is not None:
+            told["prompt_tokens_details"] = {"cached_tokens": story.cached_tokens}
+        return told
 
     async def complete(request: web.Request) -> web.StreamResponse:
         chat, sent = request.path.endswith("/chat/completions"), 0
