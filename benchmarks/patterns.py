@@ -4,10 +4,10 @@
 
 On a Triton of its own. A section is a function that gives rows; SECTIONS lists them. `batch`: the same 192 prompts of
 mixed lengths (8 to 200 tokens, answers up to 64, each ending where the model ends it) one at a time, by as many users
-as the server's batch has places, as a `lab batch` job, and in the engine alone, in turns. `million`: rows of a small
-network, the whole command in a process of its own; memory is the most that it held, and what the server's processes
-grew. `kills`: the command is killed at a random moment, twenty times. `scaling`: the experiment `autoscaling`, quick,
-whose simulator never saw a latency. `cold`: benchmarks/cold_start_rows.py.
+as the server's batch has places, as a `lab batch` job, and in the engine alone (engine_ceiling.py), in turns.
+`million`: rows of a small network, the whole command in a process of its own; memory is the most that it held, and what
+the server's processes grew. `kills`: the command is killed at a random moment, twenty times. `scaling`: the experiment
+`autoscaling`, its quick day under all of its rules; the simulator never saw a latency. `cold`: cold_start_rows.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
 import signal
 import statistics
@@ -25,18 +24,20 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from pydoc_data.topics import topics
-from typing import Any
 
 import numpy as np
 import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks import cold_start_rows
+from benchmarks.engine_ceiling import Ceiling
 from benchmarks.measuring import own_home
 from benchmarks.table import Row, main, say
+from experiments import autoscaling
 from lab.batch import job as batch
 from lab.gateway.triton import TritonUpstream
 from lab.load.payload import held_out_digits, held_out_table
+from lab.measure.words import plural
 from lab.serve import installation, llama_weights, weights
 from lab.serve.eviction import MIB
 from lab.serve.triton import Server
@@ -59,14 +60,16 @@ SCALED_WITHIN = 0.15
 
 def beside_online(folder: Path) -> list[Row]:
     weights.prepare(LLM)
-    tokenizer, prompts = prompts_of()
+    prompts = prompts_of()
     source = folder / "prompts.jsonl"
     source.write_text("".join(json.dumps({"id": n, "prompt": text}) + "\n" for n, text in enumerate(prompts)))
-    engine = engine_alone(tokenizer)
-    engine(prompts[:PLACES])  # warm
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in ("single", "online", "engine", "batch")}
-    with Server.start(repository=folder / "repository", log=folder / "triton.log") as server:
+    with (
+        Ceiling(LLM, SAMPLING) as engine,
+        Server.start(repository=folder / "repository", log=folder / "triton.log") as server,
+    ):
         server.load(LLM)
+        engine(prompts[:PLACES])  # warm
         asyncio.run(asked(server, prompts[:PLACES], PLACES))  # warm
 
         def as_batch(repeat: int) -> tuple[float, float]:
@@ -112,16 +115,14 @@ def beside_online(folder: Path) -> list[Row]:
     ]
 
 
-def prompts_of() -> tuple[Any, list[str]]:
-    """(tokenizer, prose cut to lengths drawn evenly, no two alike)."""
+def prompts_of() -> list[str]:
+    """Prose cut to lengths drawn evenly, no two alike."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(llama_weights.folder() / "tokenizer.json"))
     pool = [ids for _, text in sorted(topics.items()) if len(ids := tokenizer.encode(text).ids) >= LENGTHS[1]]
     lengths = np.random.default_rng(7).integers(*LENGTHS, PROMPTS, endpoint=True)
-    return tokenizer, [
-        tokenizer.decode(pool[n % len(pool)][n // len(pool) :][:length]) for n, length in enumerate(lengths)
-    ]
+    return [tokenizer.decode(pool[n % len(pool)][n // len(pool) :][:length]) for n, length in enumerate(lengths)]
 
 
 async def asked(server: Server, prompts: Sequence[str], users: int) -> tuple[float, float]:
@@ -144,25 +145,6 @@ async def asked(server: Server, prompts: Sequence[str], users: int) -> tuple[flo
     seconds = time.perf_counter() - began
     await upstream.close()
     return len(prompts) / seconds, tokens / seconds
-
-
-def engine_alone(tokenizer: Any) -> Callable[[Sequence[str]], tuple[float, float]]:
-    """(answers, tokens) a second of prompts that are all put into the engine at once, in this process."""
-    from lab.serve.models.decoder import decoder_of
-    from lab.serve.models.engine import Engine, Options, run_to_end
-
-    decoder = decoder_of(llama_weights.folder(), "bf16", threads=os.cpu_count() or 1)
-
-    def answered(prompts: Sequence[str]) -> tuple[float, float]:
-        options = Options(max_batch_size=PLACES, max_request_tokens=LLM.max_request_tokens)
-        engine = Engine(decoder, tokenizer, options)
-        began = time.perf_counter()
-        requests = [engine.request(str(n), text, SAMPLING) for n, text in enumerate(prompts)]
-        outputs = run_to_end(engine, requests)
-        seconds = time.perf_counter() - began
-        return len(prompts) / seconds, sum(len(one) for one in outputs.values()) / seconds
-
-    return answered
 
 
 # --- a million rows -----------------------------------------------------------------------------------------------
@@ -247,7 +229,7 @@ def kills(folder: Path) -> list[Row]:
             differing += out.with_name(f"{out.name}.errors.jsonl").read_bytes() != (
                 straight.with_name(f"{straight.name}.errors.jsonl").read_bytes()
             )
-    note = f"{begun} jobs of {KILLED_ROWS:,} rows, complete, in order, each row once"
+    note = f"{plural(begun, 'job')} of {KILLED_ROWS:,} rows, complete, in order, each row once"
     return [Row(f"{killed} random kill -9: outputs that differ in a byte", float(differing), "", "<= 0", killed, note)]
 
 
@@ -263,9 +245,10 @@ def lab(*words: str) -> list[str]:
 
 
 def scaling(folder: Path) -> list[Row]:
-    done = subprocess.run(
-        lab("run", "autoscaling", "--quick", "--json"), cwd=PROJECT, check=True, stdout=subprocess.PIPE, text=True
-    )
+    rules = (autoscaling.KNATIVE, autoscaling.KUBERNETES, autoscaling.QUEUE)
+    levels = json.dumps([autoscaling.ALWAYS, *map(autoscaling.scaled, rules)])
+    command = lab("run", "autoscaling", "--quick", "--json", "--set", f"model={levels}")
+    done = subprocess.run(command, cwd=PROJECT, check=True, stdout=subprocess.PIPE, text=True)
     blocks = [block for block in json.loads(done.stdout)["autoscaling"]["blocks"] if block["scales"]]
     rows = []
     for block in blocks:

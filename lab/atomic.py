@@ -39,13 +39,13 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     try:
         yield new
         if durable:
-            _sync(new)
+            sync(new)
         new.replace(path)
     except BaseException:
         new.unlink(missing_ok=True)
         raise
     if durable:
-        _sync(path.parent)  # the name is the folder's content
+        sync(path.parent)  # the name is the folder's content
 
 
 def sweep(folder: Path) -> None:
@@ -64,7 +64,8 @@ def _mode(path: Path) -> int | None:
     return stat.S_IMODE(found) if stat.S_ISREG(found) else None
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until a file's content, or a folder's names, are on the disk."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

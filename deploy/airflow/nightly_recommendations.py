@@ -4,8 +4,9 @@
     LAB_HOME      the lab's own, where the default will not do
 
 Put this file (or a link to it) into the DAGs folder. A step that is tried again goes on where it was stopped, since
-`lab batch` and `lab neighbours` keep what is whole; one that was done is not done again. A try that takes too long is
-killed, and the lab's Triton dies with it. What Airflow 2 called an SLA is a DeadlineAlert: it tells, and ends nothing.
+`lab batch` and `lab neighbours` keep what is whole; one that was done is not done again. items.jsonl stays as it is
+until the night is done: a try that finds it changed is refused. A try that takes too long is killed, and the lab's
+Triton dies with it. What Airflow 2 called an SLA is a DeadlineAlert: it tells, and ends nothing.
 """
 
 from __future__ import annotations

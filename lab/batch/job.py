@@ -1,8 +1,8 @@
 """A batch job from its command to its file.
 
-Two shards are under way at a time, so that the model never waits for the last rows of one; parts are kept in the order
-of the rows. What a job is: the bytes of the input, the model (its configuration and its weights' hashes) and what it
-is asked for. An equal job that is done is not done again.
+Some shards are under way at a time, so that the model never waits for the last rows of one; parts are kept in the
+order of the rows. What a job is: the bytes of the input, the model (its configuration and its weights' hashes) and what
+it is asked for. An equal job that is done is not done again.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from tokenizers import Tokenizer
 
 from lab.batch import parts, questions, table
 from lab.batch.asking import Answer, Asker
 from lab.batch.served import own_place, serves, serving
 from lab.batch.table import Row
-from lab.errors import InputError, LabError, RunError
+from lab.errors import LabError, RunError
 from lab.gateway.triton import TritonUpstream
 from lab.run.lock import no_run_beside
 from lab.serve import quantized, weights
@@ -42,14 +41,13 @@ SHARD_ROWS, SHARD_BYTES = {"llm": 64, "embedder": 512}, 8 * 2**20
 OTHER_ROWS = 8192
 """A shard ends with so many rows, some seconds of work, or so many bytes of them: what a kill may cost. Always the same
 ones, because an answer's last bits may depend on the rows that it was computed with."""
-UNDER_WAY = 2
+UNDER_WAY = {"llm": 4}
+OTHERS_UNDER_WAY = 2
+"""Shards. The last rows of one run beside the next ones; a language model's answers differ in length by more than a
+shard of short ones takes."""
 PLACES = 3
 """Requests of a model that answers once: one computes, one waits, one is on its way."""
 BUDGET_TOKENS = 16_384
-BYTES_A_TOKEN = 4
-"""Where there is no tokenizer; in English prose."""
-LONG = 65_536
-"""Characters beyond which a text is not tokenized to be packed."""
 
 
 @dataclass(frozen=True)
@@ -110,18 +108,14 @@ def run(job: Job, report: Report) -> Result:
     """InputError for what cannot be asked, RunError for a job that could not go on; parts that are whole stay. Runs
     that would measure wait for its end."""
     questions.check(job.spec)
-    if not job.source.is_file():
-        raise InputError(f"{job.source}: no such file")
-    table.ending(job.source)
-    table.ending(job.out)
-    if job.source.resolve() == job.out.resolve():
-        raise InputError(f"{job.out}: is the input; allowed: another name")
+    parts.check(job.source, job.out)
     with no_run_beside(f"the batch job {job.out.name}"):
         return _done(job, report)
 
 
 def _done(job: Job, report: Report) -> Result:
     weights.prepare(job.spec)
+    version = table.version(job.source)
     digest, total = table.fingerprint(job.source)
     kept = parts.Parts(job.out, identity(job, digest), questions.schema(job.spec.family))
     began = time.monotonic()
@@ -131,7 +125,7 @@ def _done(job: Job, report: Report) -> Result:
             cut = told.get("cut", 0), told.get("tokens_cut", 0)
             return Result(told["rows"], told["errors"], 0, 0.0, was_done=True, cut=cut[0], tokens_cut=cut[1])
         with serving(job.spec, own_place(job.out)) as server:
-            asked = asyncio.run(_Work(job, server, kept, total, report).run())
+            asked = asyncio.run(_Work(job, server, kept, version, total, report).run())
         cut = cut_rows(kept)
         told = {"finished": datetime.now(UTC).isoformat(timespec="seconds"), "source": job.source.name}
         rows, failed = kept.assemble({**told, "cut": cut[0], "tokens_cut": cut[1]})
@@ -152,18 +146,20 @@ def identity(job: Job, digest: str) -> dict[str, Any]:
         "sampling": dict(job.sampling),
         "chat": job.chat,
         "format": table.ending(job.out),
-        "format_version": 2,
+        "format_version": 3,
     }
 
 
 class _Work:
-    def __init__(self, job: Job, server: Server, kept: parts.Parts, total: int | None, report: Report) -> None:
+    """`version`: of the input whose hash the job has; `total`: how many rows it seems to have."""
+
+    def __init__(
+        self, job: Job, server: Server, kept: parts.Parts, version: table.Version, total: int | None, report: Report
+    ) -> None:
         self._job, self._server, self._kept, self._report = job, server, kept, report
         self._family = job.spec.family
-        place = weights.tokenizer(job.spec)
-        self._tokenizer = Tokenizer.from_file(str(place)) if place is not None else None
         self._cut = Cut.of(job.spec)
-        self._total = total
+        self._version, self._total = version, total
         self._schema = questions.schema(self._family).append(pa.field(parts.ERROR, pa.string()))
         self._began = time.monotonic()
 
@@ -182,13 +178,13 @@ class _Work:
             budget=BUDGET_TOKENS,
             alive=self._server.alive,
         )
-        shards = self._shards(before)
+        shards, most = self._shards(before), UNDER_WAY.get(self._family, OTHERS_UNDER_WAY)
         telling = asyncio.create_task(self._tell(asker, before))
         under_way: deque[tuple[int, asyncio.Task[list[Answer]], list[Row], list[int]]] = deque()
         first = before
         try:
             while True:
-                while len(under_way) < UNDER_WAY and (rows := next(shards, None)) is not None:
+                while len(under_way) < most and (rows := next(shards, None)) is not None:
                     lengths = await asyncio.to_thread(self._lengths, rows)  # answers come in meanwhile
                     under_way.append((first, asyncio.create_task(asker.ask(rows, self._read(lengths))), rows, lengths))
                     first += len(rows)
@@ -199,8 +195,10 @@ class _Work:
                     answers = await task
                 except ExceptionGroup as failures:
                     raise first_of(failures) from None
-                self._check_same_model(start, len(rows))
-                self._kept.add(self._part(start, rows, answers, lengths))
+                self._check_same(start, len(rows))
+                # Written in another thread, so that answers come in and requests go out meanwhile.
+                await asyncio.to_thread(self._kept.add, self._part(start, rows, answers, lengths))
+            self._report(self._progress(asker, before))
         finally:
             telling.cancel()
             for _, task, _, _ in under_way:
@@ -226,17 +224,10 @@ class _Work:
             yield shard
 
     def _lengths(self, rows: list[Row]) -> list[int]:
-        """In tokens: exact where there is a tokenizer; of an absurdly long prompt an estimate."""
+        """In tokens; of prompts, which are only put in order by it, in characters."""
         if self._cut is not None:
             return self._cut.tokens([row.value or "" for row in rows])
-        if self._tokenizer is None:
-            return [1 for _ in rows]
-        texts = [row.value if isinstance(row.value, str) and len(row.value) <= LONG else "" for row in rows]
-        counts = [len(found.ids) for found in self._tokenizer.encode_batch(texts)]
-        return [
-            count if text else len(row.value or "") // BYTES_A_TOKEN
-            for count, text, row in zip(counts, texts, rows, strict=True)
-        ]
+        return [len(row.value or "") if self._family == "llm" else 1 for row in rows]
 
     def _read(self, lengths: list[int]) -> list[int]:
         """Of these the tokens that the model reads."""
@@ -251,8 +242,9 @@ class _Work:
         columns = {name: [row.get(name) for row in whole] for name in self._schema.names}
         return pa.table(columns, schema=self._schema)
 
-    def _check_same_model(self, start: int, count: int) -> None:
-        """A shard that another configuration may have answered is not kept."""
+    def _check_same(self, start: int, count: int) -> None:
+        """A shard is not kept that may be of another input, or answered by another configuration."""
+        table.check_same(self._job.source, self._version)
         if not serves(self._server, self._job.spec):
             raise RunError(
                 f"model {self._job.spec.name} was loaded in another configuration while rows {start} to "
@@ -261,10 +253,13 @@ class _Work:
 
     async def _tell(self, asker: Asker, before: int) -> None:
         while True:
-            elapsed = time.monotonic() - self._began
-            rate = asker.answered / elapsed if elapsed > 0 and asker.answered else None
-            self._report(Progress(before + asker.answered, self._total, rate))
+            self._report(self._progress(asker, before))
             await asyncio.sleep(0.5)
+
+    def _progress(self, asker: Asker, before: int) -> Progress:
+        elapsed = time.monotonic() - self._began
+        rate = asker.answered / elapsed if elapsed > 0 and asker.answered else None
+        return Progress(before + asker.answered, self._total, rate)
 
 
 def cut_rows(kept: parts.Parts) -> tuple[int, int]:

@@ -71,12 +71,8 @@ def run(job: Job, report: Report) -> Result:
     """InputError for what cannot be compared, RunError for a job that could not go on; parts that are whole stay."""
     if not 1 <= job.top <= LARGEST_TOP:
         raise InputError(f"--top {job.top}; allowed: 1 to {LARGEST_TOP}")
-    if not job.source.is_file():
-        raise InputError(f"{job.source}: no such file")
-    table.ending(job.source)
-    table.ending(job.out)
-    if job.source.resolve() == job.out.resolve():
-        raise InputError(f"{job.out}: is the input; allowed: another name")
+    parts.check(job.source, job.out)
+    version = table.version(job.source)
     digest, _ = table.fingerprint(job.source)
     kept = parts.Parts(job.out, identity(job, digest), SCHEMA)
     began = time.monotonic()
@@ -85,6 +81,7 @@ def run(job: Job, report: Report) -> Result:
             told = json.loads(kept.told.read_text())
             return Result(told["rows"], told["errors"], 0, 0.0, was_done=True)
         vectors = read(job, kept.scratch("vectors.f32"))
+        table.check_same(job.source, version)
         before = kept.rows_done()
         rows = len(vectors.ids)
         for first in range(before, rows, QUERIES):
@@ -151,8 +148,12 @@ def _placed(value: Any, place: np.ndarray) -> str:
         return "no vector"
     if len(value) != len(place):
         return f"{len(value)} numbers; allowed: {len(place)}, as in the first row"
-    vector = np.asarray(value, np.float64)
-    length = float(np.sqrt(vector @ vector))
+    try:
+        vector = np.asarray(value, np.float64)
+    except OverflowError:  # a whole number of hundreds of digits
+        vector = np.array([np.inf])
+    with np.errstate(over="ignore", invalid="ignore"):
+        length = float(np.sqrt(vector @ vector))
     if not np.isfinite(length) or length == 0:
         return "a vector without a direction: its length is 0 or not finite"
     place[:] = vector / length

@@ -8,6 +8,7 @@ and the folder goes.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -23,8 +24,22 @@ from lab import atomic
 from lab.batch import table
 from lab.errors import InputError, RunError
 
+ERRORS = ".errors.jsonl"
+"""The end of the name of the file that says why rows have no answer."""
 ERROR = "error"
 """The last column of a part: why a row has no answer. Not of OUT."""
+
+
+def check(source: Path, out: Path) -> None:
+    """InputError unless a job may read `source` and write `out`: the first is there and no pipe (it is read more than
+    once), both are tables, and nothing that the job writes is what it reads."""
+    if not source.is_file():
+        what = "is no file that can be read twice" if source.exists() else "no such file"
+        raise InputError(f"{source}: {what}")
+    for path in (source, out):
+        table.ending(path)
+    if source.resolve() in {path.resolve() for path in (out, beside(out, ERRORS))}:
+        raise InputError(f"{out}: {source.name} is the input, and would be written over; allowed: another name")
 
 
 class Parts:
@@ -35,7 +50,7 @@ class Parts:
         self._kind = table.ending(out)
         self._folder = beside(out, ".parts")
         self._count = 0  # parts that are whole
-        self.errors, self.told = beside(out, ".errors.jsonl"), beside(out, ".job.json")
+        self.errors, self.told = beside(out, ERRORS), beside(out, ".job.json")
 
     @contextmanager
     def held(self, overwrite: bool) -> Iterator[bool]:
@@ -45,8 +60,11 @@ class Parts:
         with self._opened(lock) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise RunError(f"{self._out}: another batch job writes it now; wait for its end") from None
+                mine = lock.exists() and os.path.samestat(os.fstat(file.fileno()), lock.stat())
+            except (BlockingIOError, FileNotFoundError):
+                mine = False
+            if not mine:  # or of one that has just let it go, and took its name away
+                raise RunError(f"{self._out}: another batch job writes it now; wait for its end")
             try:
                 yield self._is_done(overwrite)
             finally:
@@ -66,11 +84,14 @@ class Parts:
 
     def _is_done(self, overwrite: bool) -> bool:
         if self._out.exists():
-            if _read(self.told).get("job") == self._job:
+            told = _read(self.told)
+            same = told.get("job") == self._job
+            if same and told.get("output") == _digest(self._out):
                 shutil.rmtree(self._folder, ignore_errors=True)
                 return True
             if not overwrite:
-                raise InputError(f"{self._out}: exists, by another job; allowed: another name, or --overwrite")
+                whose = "was changed since its job wrote it" if same else "exists, by another job"
+                raise InputError(f"{self._out}: {whose}; allowed: another name, or --overwrite")
             for path in (self.told, self.errors, self._out):
                 path.unlink(missing_ok=True)
         found = _read(self._folder / "job.json")
@@ -83,7 +104,10 @@ class Parts:
                 )
         if found != self._job:
             shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir(exist_ok=True)
+        try:
+            self._folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise _not_written(self._folder, error) from None
         _write(self._folder / "job.json", json.dumps(self._job).encode())
         return False
 
@@ -136,15 +160,16 @@ class Parts:
         finally:
             writer.close()
         for path in (new, new_errors):
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-        _write(self.told, json.dumps({"job": self._job, "rows": rows, "errors": failed, **told}, indent=2).encode())
+            atomic.sync(path)
+        told = {"job": self._job, "output": _digest(new), "rows": rows, "errors": failed, **told}
+        _write(self.told, json.dumps(told, indent=2).encode())
         if failed:
             new_errors.replace(self.errors)
         else:
             new_errors.unlink()
             self.errors.unlink(missing_ok=True)
         new.replace(self._out)
+        atomic.sync(self._out.parent)  # its name, before the parts go
         shutil.rmtree(self._folder)
         return rows, failed
 
@@ -156,6 +181,11 @@ def read_part(path: Path) -> pa.Table:
 
 def beside(out: Path, ending: str) -> Path:
     return out.with_name(out.name + ending)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ TENSORS = {"embedder": "TEXT", "digits": "IMAGE", "trees": "FEATURES", "network"
 WIDTHS = {"digits": 64, "trees": 30, "network": 30}
 CUT = "tokens_cut"
 """Tokens at the end of a text that the model did not read."""
+LARGEST = float(np.finfo(np.float32).max)
 ROW = [pa.field("row", pa.int64()), pa.field("id", pa.string())]
 ANSWERS = {
     "llm": [
@@ -68,12 +68,12 @@ def _are_numbers(value: Any, count: int) -> bool:
     return (
         isinstance(value, list)
         and len(value) == count
-        and all(isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x) for x in value)
+        and all(isinstance(x, int | float) and not isinstance(x, bool) and -LARGEST <= x <= LARGEST for x in value)
     )
 
 
 def shown(value: Any) -> str:
-    text = repr(value)
+    text = "null" if value is None else repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
@@ -85,10 +85,16 @@ def tensors(family: str, values: Sequence[Any]) -> dict[str, np.ndarray]:
 
 
 def answers(family: str, output: bytes, count: int) -> list[dict[str, Any]]:
-    """The columns of `count` rows, from the raw float32 output of their request."""
+    """The columns of `count` rows, from the raw float32 output of their request; an error where that is no number."""
     found = np.frombuffer(output, np.float32).reshape(count, -1)
+    sound: list[bool] = np.isfinite(found).all(axis=1).tolist()
+    return [
+        {"answer": _answer(family, row)} if is_sound else {"error": "the model answered NaN or infinity"}
+        for row, is_sound in zip(found, sound, strict=True)
+    ]
+
+
+def _answer(family: str, row: np.ndarray) -> Any:
     if family == "digits":
-        return [{"answer": int(digit)} for digit in found.argmax(axis=1)]
-    if family == "embedder":
-        return [{"answer": row} for row in found]
-    return [{"answer": float(row[0])} for row in found]
+        return int(row.argmax())
+    return row if family == "embedder" else float(row[0])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -37,6 +38,7 @@ def serving(spec: ModelSpec, place: Path) -> Iterator[Server]:
             if fits:
                 yield attached
                 return
+    print(f"loading {spec.name} in a Triton of this job's own", file=sys.stderr, flush=True)
     with Server.start(repository=place / "repository", log=place / "triton.log", shared=False) as own:
         own.load(spec)
         yield own

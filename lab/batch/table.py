@@ -18,11 +18,13 @@ from typing import IO, Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lab.errors import InputError
+from lab.errors import InputError, RunError
 from lab.refusal import nearest
 
 LARGEST_ROW = 64 * 2**20
 """Bytes of a line, and of a cell of CSV."""
+Version = tuple[int, int, int]
+"""Of a file: which one it is, its size, and when it was last written."""
 AT_ONCE = 1024
 """Rows of Parquet read together."""
 ENDINGS = (".jsonl", ".ndjson", ".csv", ".parquet")
@@ -61,6 +63,21 @@ def fingerprint(path: Path) -> tuple[str, int | None]:
         return digest, None
     lines = ends + (last not in (b"", b"\n"))
     return digest, max(0, lines - 1) if ending(path) == ".csv" else lines
+
+
+def version(path: Path) -> Version:
+    """Changes when the file does. InputError when it is gone."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def check_same(path: Path, before: Version) -> None:
+    """RunError unless it is as it was: a job is of one input."""
+    if version(path) != before:
+        raise RunError(f"{path}: was changed while it was read; give it back, or begin anew with --overwrite")
 
 
 def rows(path: Path, column: str, id_column: str | None) -> Iterator[Row]:
@@ -161,8 +178,11 @@ def _places(path: Path, names: Sequence[str], column: str, id_column: str | None
 
 
 def _id(value: Any) -> str | None:
-    found = None if value is None else str(value)
-    return found if found is None or is_text(found) else ascii(found)
+    """A text as it is; true, a list or an object as JSON has them, a date as ISO 8601 has it."""
+    if value is None:
+        return None
+    found = json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, bool | list | dict) else str(value)
+    return found if is_text(found) else ascii(found)
 
 
 def is_text(value: str) -> bool:
@@ -206,12 +226,16 @@ class _Csv:
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._file: IO[str] = path.open("w", encoding="utf-8", newline="")
-        self._writer = csv.writer(self._file, lineterminator="\n")
-        self._writer.writerow(schema.names)
+        self._plain = csv.writer(self._file, lineterminator="\n")
+        self._quoted = csv.writer(self._file, lineterminator="\n", quoting=csv.QUOTE_ALL)
+        self._plain.writerow(schema.names)
 
     def write(self, table: pa.Table) -> None:
         for row in table.to_pylist():
-            self._writer.writerow([json.dumps(cell) if isinstance(cell, list) else cell for cell in row.values()])
+            cells = [json.dumps(cell) if isinstance(cell, list) else cell for cell in row.values()]
+            # Python 3.11 leaves a lone \r unquoted, at which a reader would end the row.
+            ends = any(isinstance(cell, str) and "\r" in cell for cell in cells)
+            (self._quoted if ends else self._plain).writerow(cells)
 
     def close(self) -> None:
         self._file.close()

@@ -7,6 +7,7 @@ import math
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,8 +47,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from lab.batch import job
 
-    _check(options)
     spec = _for_rows(model(options))
+    _check(options, spec)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: a server of our own must not stay behind
     sampling: dict[str, Any] = {}
     if spec.family == "llm":
@@ -59,12 +60,10 @@ def run(options: argparse.Namespace) -> int:
         options.column,
         options.id_column,
         sampling,
-        options.chat and spec.family == "llm",
+        options.chat,
         options.overwrite,
     )
-    result = job.run(wanted, Shown())
-    if sys.stderr.isatty():
-        print(file=sys.stderr)
+    result = to_its_end(lambda: job.run(wanted, Shown()))
     if options.json:
         print_json({**asdict(result), "out": str(options.out)})
     else:
@@ -72,8 +71,23 @@ def run(options: argparse.Namespace) -> int:
     return 1 if result.rows and result.errors == result.rows else 0
 
 
-def _check(options: argparse.Namespace) -> None:
+def to_its_end(work: Callable[[], Result]) -> Result:
+    """What `work` gives; who stops it is told what that costs."""
+    bar = "\n" if sys.stderr.isatty() else ""
+    try:
+        return work()
+    except KeyboardInterrupt:
+        say(f"{bar}stopped; what was done stays, and the same command goes on")
+        bar = ""
+        raise
+    finally:
+        print(end=bar, file=sys.stderr)
+
+
+def _check(options: argparse.Namespace, spec: ModelSpec) -> None:
     """What would be wrong for every row is refused before anything is loaded."""
+    if options.chat and spec.family != "llm":
+        raise InputError(f"--chat: {spec.name} writes no text; allowed: a language model")
     if options.max_tokens < 1:
         raise InputError(f"--max-tokens {options.max_tokens}; allowed: 1 or more")
     if not math.isfinite(options.temperature) or options.temperature < 0:

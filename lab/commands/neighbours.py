@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from lab.commands.batch import Shown
+from lab.commands.batch import Shown, to_its_end
 from lab.commands.terminal import add_json, print_json, say
 
 
@@ -26,9 +25,7 @@ def run(options: argparse.Namespace) -> int:
     from lab.measure.words import plural
 
     job = neighbours.Job(options.source, options.out, options.top, options.column, options.id_column, options.overwrite)
-    result = neighbours.run(job, Shown())
-    if sys.stderr.isatty():
-        print(file=sys.stderr)
+    result = to_its_end(lambda: neighbours.run(job, Shown()))
     if options.json:
         print_json({**asdict(result), "out": str(options.out)})
     elif result.was_done:

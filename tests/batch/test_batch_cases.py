@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from lab.__main__ import main
 from lab.batch import job, parts
 from lab.commands import batch as command
 from lab.errors import InputError, RunError
@@ -180,6 +181,39 @@ def test_a_model_that_was_reloaded_meanwhile_costs_its_shard(tmp_path, stand_in)
     stand_in.fits = lambda: True
     assert ran(source).asked == 5
     assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "straight.jsonl").read_bytes()
+
+
+def test_an_input_that_changes_meanwhile_gets_no_answers_of_two(tmp_path, stand_in):
+    rows = [{"features": features(float(i))} for i in range(8)]
+    source = written(tmp_path, *rows)
+    checks = iter(range(10))
+
+    def fits():
+        if next(checks) == 0:  # the first shard's answers are there
+            source.write_text(source.read_text() + lines({"features": features(9.0)}))
+        return True
+
+    stand_in.fits = fits
+    with pytest.raises(RunError, match="was changed while it was read"):
+        ran(source)
+    with pytest.raises(InputError, match="half of another job, which differs in input"):
+        ran(source)
+    assert ran(source, overwrite=True).rows == 9
+
+
+def test_a_wish_that_the_model_cannot_have_is_refused_before_anything_is_loaded(tmp_path, capsys):
+    source = written(tmp_path, {"features": features(0.5)})
+    assert main(["batch", "--model", "trees", "--chat", "--in", str(source), "--out", str(tmp_path / "x.jsonl")]) == 2
+    assert capsys.readouterr().err == "error: --chat: trees writes no text; allowed: a language model\n"
+
+
+def test_a_stop_is_told_what_stays(tmp_path, capsys):
+    def stopped():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        command.to_its_end(stopped)
+    assert capsys.readouterr().err == "stopped; what was done stays, and the same command goes on\n"
 
 
 def test_a_clock_that_is_set_back_changes_neither_rate_nor_output(tmp_path, monkeypatch):

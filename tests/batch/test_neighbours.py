@@ -129,3 +129,10 @@ def test_one_row_is_one_row(tmp_path, capsys):
     source = written(tmp_path / "in.jsonl", [[1.0, 0.0]], ["a"])
     main(["neighbours", "--in", str(source), "--out", str(tmp_path / "out.jsonl")])
     assert "out.jsonl: 1 row, 1 with neighbours" in capsys.readouterr().out
+
+
+def test_a_number_of_hundreds_of_digits_is_its_rows_error(tmp_path):
+    source = written(tmp_path / "in.jsonl", [[1.0, 0.0], [10**400, 0], [1e300, 1e300], [0.0, 1.0]], list("abcd"))
+    assert neighbours.run(Job(source, tmp_path / "out.jsonl"), lambda progress: None).errors == 2
+    errors = [json.loads(line) for line in (tmp_path / "out.jsonl.errors.jsonl").read_text().splitlines()]
+    assert [error["id"] for error in errors] == ["b", "c"]

@@ -1,12 +1,13 @@
 """Parts that are whole count, whatever else lies there."""
 
 import json
+import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lab.batch.parts import ERROR, Parts
+from lab.batch.parts import ERROR, Parts, check
 from lab.errors import InputError, RunError
 
 SCHEMA = pa.schema([("row", pa.int64()), ("id", pa.string()), ("answer", pa.list_(pa.float32()))])
@@ -109,3 +110,51 @@ def test_an_output_that_cannot_be_written_is_named_as_it_was_given(tmp_path):
             Parts(out, JOB, SCHEMA).held(overwrite=True),
         ):
             pass
+
+
+def test_an_output_that_was_changed_since_is_not_called_done(tmp_path):
+    out = tmp_path / "out.jsonl"
+    whole(out)
+    out.write_bytes(out.read_bytes()[:-20])
+    with pytest.raises(InputError, match="was changed since its job wrote it; allowed: another name, or --overwrite"):
+        whole(out)
+    assert whole(out, overwrite=True) == (3, 1)
+
+
+def test_a_lock_whose_name_is_gone_locks_nothing(tmp_path, monkeypatch):
+    """Opened just before the job that held it ended and took the name away."""
+    out = tmp_path / "out.jsonl"
+    opened = Parts._opened
+
+    def too_early(self, lock):
+        file = opened(self, lock)
+        lock.unlink()
+        return file
+
+    monkeypatch.setattr(Parts, "_opened", too_early)
+    with pytest.raises(RunError, match="another batch job writes it now"):
+        whole(out)
+
+
+def test_the_input_is_there_once_and_is_nothing_that_the_job_writes(tmp_path):
+    pipe, folder, errors = tmp_path / "pipe.jsonl", tmp_path / "folder.csv", tmp_path / "out.jsonl.errors.jsonl"
+    os.mkfifo(pipe)
+    folder.mkdir()
+    errors.touch()
+    link = tmp_path / "link.jsonl"
+    link.symlink_to(errors)
+    out = tmp_path / "out.jsonl"
+    for source, said in (
+        (pipe, "is no file that can be read twice"),
+        (folder, "is no file that can be read twice"),
+        (tmp_path / "none.jsonl", "no such file"),
+        (errors, "is the input, and would be written over"),
+        (link, "is the input, and would be written over"),
+        (tmp_path / "in.jsonl.gz", "no such file"),
+    ):
+        with pytest.raises(InputError, match=said):
+            check(source, out)
+    (tmp_path / "in.jsonl.gz").touch()
+    with pytest.raises(InputError, match=r"a file ending in '.gz'; allowed: \.jsonl, \.ndjson"):
+        check(tmp_path / "in.jsonl.gz", out)
+    check(errors, tmp_path / "again.jsonl")

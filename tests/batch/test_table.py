@@ -1,3 +1,4 @@
+import csv
 import hashlib
 import json
 
@@ -99,3 +100,49 @@ def test_a_line_that_is_too_long_is_skipped_whole(tmp_path, monkeypatch):
 def test_half_of_a_surrogate_pair_is_no_text():
     assert not table.is_text("\ud800")
     assert table.is_text("\U0001f600")
+
+
+TEXTS = [
+    *("plain", "", " blanks ", "a\rb", "a\nb", "a\r\nb", 'he said "yes", twice'),
+    *("\xe9 \U0001f600 \u2028", "\ufeffmarked", "nul\0"),
+]
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".parquet"])
+def test_what_is_written_is_read_back_as_it_was(tmp_path, ending):
+    path = tmp_path / f"out{ending}"
+    schema = pa.schema([("id", pa.string()), ("text", pa.string())])
+    writer = table.writer(path, ending, schema)
+    writer.write(pa.table({"id": TEXTS, "text": TEXTS}, schema=schema))
+    writer.close()
+    assert list(rows(path, "text", None)) == [Row(text, text) for text in TEXTS]
+    if ending == ".csv":
+        with path.open(encoding="utf-8", newline="") as file:
+            assert [row["text"] for row in csv.DictReader(file)] == TEXTS
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_lines_may_end_as_on_windows_and_files_begin_with_a_mark(tmp_path, mark, end):
+    lines, cells = tmp_path / "in.jsonl", tmp_path / "in.csv"
+    lines.write_bytes(mark + end.join([b'{"id": "a", "text": "one"}', b'{"id": "b", "text": "two"}', b""]))
+    cells.write_bytes(mark + end.join([b"id,text", b"a,one", b'b,"two"', b""]))
+    assert list(rows(lines, "text", None)) == list(rows(cells, "text", None)) == [Row("one", "a"), Row("two", "b")]
+
+
+def test_an_id_is_as_the_file_has_it(tmp_path):
+    path = tmp_path / "in.jsonl"
+    ids = ["7", "0.5", "true", "null", '["é", 1]', '{"a": null}', '"\\ud800"']
+    path.write_text("".join(f'{{"id": {id}, "text": ""}}\n' for id in ids))
+    assert [row.id for row in rows(path, "text", None)] == [
+        "7", "0.5", "true", None, '["é", 1]', '{"a": null}', "'\\ud800'",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "zstd"])
+def test_parquet_may_be_compressed_nested_and_of_categories(tmp_path, codec):
+    path = tmp_path / "in.parquet"
+    found = pa.table({"id": [1, None], "text": pa.array(["a", None]).dictionary_encode(), "features": [[1.0], None]})
+    pq.write_table(found, path, compression=codec)
+    assert list(rows(path, "text", None)) == [Row("a", "1"), Row(None)]
+    assert [row.value for row in rows(path, "features", None)] == [[1.0], None]
