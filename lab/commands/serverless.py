@@ -51,7 +51,11 @@ def run(options: argparse.Namespace) -> int:
     }
 
     def told(kind: str, fields: dict[str, Any]) -> None:
-        said = fields.get("why") or (format_seconds(fields["seconds"]) if "seconds" in fields else "")
+        said = (
+            fields.get("text")
+            or fields.get("why")
+            or (format_seconds(fields["seconds"]) if "seconds" in fields else "")
+        )
         print(f"{kind.replace('_', ' ')} {fields['worker']}{f': {said}' if said else ''}", flush=True)
 
     over = threading.Event()

@@ -8,8 +8,8 @@ A worker answers up to `concurrency` requests at a time, the fullest one that ha
 idle. Another is started while more wait than those that are starting have room for, up to `max_workers`. `keep_warm`
 of them are there from the beginning and stay; one that dies is started anew. A worker over its memory limit is refused
 before it is started where its weights alone are larger; else it ends, by its own allocation or by the kernel
-(lab/serve/cold/limit.py), and whoever waited for it is told. A worker that dies while it answers loses its requests,
-and the next one starts another.
+(lab/serve/cold/limit.py), and whoever waited is told, unless other workers can serve them. A worker that dies while it
+answers loses its requests, and the next one starts another.
 
 In one event loop; what blocks (a start, an end) runs in threads. Knows nothing of HTTP: see serverless_proxy.py.
 """
@@ -163,6 +163,8 @@ class Runner:
             for slot in self.workers():  # one that came up meanwhile
                 if slot.state == "ready" and not slot.kept:
                     self._end(slot, "scaled to zero")
+        if not self._slots:
+            self._refuse_all("closed", "the runner was scaled to zero")
 
     async def close(self) -> None:
         """Refuse who waits, end all workers."""
@@ -204,7 +206,8 @@ class Runner:
             self._gone(slot, f"{'killed: memory limit' if kind == 'memory' else 'failed'}: {error}")
             self.failure = slot.ended
             self._on_event("worker_failed", {"worker": slot.number, "why": kind, "text": slot.ended})
-            self._refuse_all(slot.reason, slot.ended)
+            if not self._slots:  # else whoever waits gets one of theirs
+                self._refuse_all(slot.reason, slot.ended)
             return
         self.failure = ""
         slot.worker = worker

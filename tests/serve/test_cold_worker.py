@@ -211,6 +211,29 @@ def test_a_cgroup_is_made_with_its_limit_where_it_may_be(tmp_path: Path) -> None
     assert limit.was_exceeded(group)
 
 
+def test_only_a_worker_has_a_group_and_a_start_that_fails_takes_it_along(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+    gone: list[Path] = []
+
+    def make(limit_bytes: int) -> Path:
+        made.append(home / f"group{len(made)}")
+        made[-1].mkdir()
+        return made[-1]
+
+    monkeypatch.setattr(limit, "enforcer", lambda: "cgroup")
+    monkeypatch.setattr(limit, "make_group", make)
+    monkeypatch.setattr(limit, "remove_group", gone.append)
+    with Starter(NULL, Start(compile_cache=True), log=home / "starts.log", memory_limit_bytes=MIB) as starter:
+        starter.prepare()  # a start fills the cache: a compiler may take what it takes
+        assert made == []
+        (starter._place / "null" / "1" / "model.py").write_text("raise RuntimeError('not today')\n")
+        with pytest.raises(Failed, match="not today"):
+            starter.start()
+    assert len(made) == 1 and gone == made
+
+
 def test_requests_of_the_v2_protocol_are_read_and_what_is_none_is_told() -> None:
     raw = b"".join(len(text).to_bytes(4, "little") + text for text in (b"a", "ü".encode()))
     head = json.dumps(

@@ -106,9 +106,13 @@ async def test_a_request_between_two_idle_timeouts_begins_another_one() -> None:
     events = Events()
     runner = Runner(Starter(), rules(idle_s=0.6), on_event=events)
     loop = asyncio.get_running_loop()
-    runner.release((await runner.acquire()).slot)
-    await asyncio.sleep(0.1)
-    runner.release((await runner.acquire()).slot)
+    had = await runner.acquire()
+    while had.cold:  # again, where this machine stood still for an idle timeout
+        runner.release(had.slot)
+        await asyncio.sleep(0.1)
+        had = await runner.acquire()
+    events.clear()
+    runner.release(had.slot)
     released = loop.time()
     await until_async(lambda: bool(events.of("worker_ended")))
     assert loop.time() - released >= 0.59  # the first timeout would have ended it 0.5 s after
@@ -221,6 +225,26 @@ async def test_a_worker_killed_while_cold_tells_who_waited_and_the_next_request_
             await one
     starter.fails = None
     assert (await runner.acquire()).cold
+    await runner.close()
+
+
+@timed
+async def test_a_worker_that_does_not_come_up_costs_nobody_whom_another_can_serve() -> None:
+    starter, events = Starter(), Events()
+    runner = Runner(starter, rules(concurrency=1, max_workers=2), on_event=events)
+    first = await runner.acquire()
+    starter.fails = Failed("null did not come up: MemoryError", kind="memory")
+    second = asyncio.create_task(runner.acquire())
+    await until_async(lambda: bool(events.of("worker_failed")))
+    assert not second.done()
+    runner.release(first.slot)
+    had = await second
+    assert had.slot is first.slot and not had.cold
+    third = asyncio.create_task(runner.acquire())
+    await until_async(lambda: len(events.of("worker_failed")) == 2)
+    await runner.scale_to_zero()
+    with pytest.raises(Refused, match="scaled to zero"):
+        await third
     await runner.close()
 
 

@@ -73,8 +73,8 @@ class Starter:
         if how.compile_cache:
             with home.locked(home.home() / "cold" / f"{self._kept.name}.lock"):
                 mark = self._kept / filled(spec)
-                if not mark.is_file():  # one start that nobody measures fills it
-                    self._exec(self._job(), START_LIMIT_S).stop()
+                if not mark.is_file():  # one start that nobody measures or limits fills it: a compiler takes its own
+                    self._exec(self._job(limited=False), START_LIMIT_S).stop()
                     self._kept.mkdir(parents=True, exist_ok=True)  # of a model that compiles nothing
                     mark.touch()
         if how.zygote:
@@ -136,6 +136,7 @@ class Starter:
             except BaseException:
                 process.kill()
                 process.wait()
+                _leave(asked)
                 raise
 
     def _fork(self, asked: Task, limit_s: float) -> Worker:
@@ -150,6 +151,7 @@ class Starter:
                 return self._heard(line, asked, time.monotonic() + limit_s, None)
             except BaseException:
                 line.close()  # which ends the child
+                _leave(asked)
                 raise
 
     def _heard(self, line: Line, asked: Task, deadline: float, process: subprocess.Popen[bytes] | None) -> Worker:
@@ -187,7 +189,7 @@ class Starter:
 
     def _hatch(self) -> tuple[subprocess.Popen[bytes], Line]:
         with Listener(self._new_address()) as listener:
-            process = self._popen("lab.serve.cold.zygote", replace(self._job(), report=listener.address))
+            process = self._popen("lab.serve.cold.zygote", replace(self._job(limited=False), report=listener.address))
             deadline = time.monotonic() + START_LIMIT_S
             line = listener.accept(deadline, process)
             if line.read(deadline) is None:
@@ -210,11 +212,13 @@ class Starter:
         priority.give(process.pid, priority.MEASURED)
         return process
 
-    def _job(self) -> Task:
+    def _job(self, *, limited: bool = True) -> Task:
+        """`limited`: with the memory limit, where there is one, and a group of its own where the kernel sees to it."""
         spec, how = self.spec, self.how
+        most = self._limit_bytes if limited else None
         group = None
-        if self._limit_bytes is not None and self.enforced_by == "cgroup":
-            group = str(limit.make_group(self._limit_bytes))
+        if most is not None and self.enforced_by == "cgroup":
+            group = str(limit.make_group(most))
         return task.of(
             spec,
             how,
@@ -222,7 +226,7 @@ class Starter:
             files=self._stored(),
             packed=self._packed,
             environment=self._environment(),
-            memory_limit_bytes=self._limit_bytes,
+            memory_limit_bytes=most,
             cgroup=group,
         )
 
@@ -276,6 +280,12 @@ def filled(spec: ModelSpec) -> str:
     """The name of the file that says: what a start of this model compiles, by the code as it is now, is kept."""
     code = _digest([path.read_bytes() for path in sorted(MODELS.glob("*.py"))])
     return f"filled-{spec.family}-{spec.precision}-{code}"
+
+
+def _leave(asked: Task) -> None:
+    """Of a start that failed: its group goes, too."""
+    if asked.cgroup is not None:
+        limit.remove_group(Path(asked.cgroup))
 
 
 def _digest(parts: Sequence[object]) -> str:
