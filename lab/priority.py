@@ -9,6 +9,8 @@ processes stay as they are, and the run's environment says which nice values wer
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 MEASURED = -10
@@ -28,6 +30,28 @@ def give(pid: int, niceness: int) -> bool:
     except OSError:  # not allowed, or gone already
         return False
     return True
+
+
+@contextmanager
+def raised(niceness: int = MEASURED) -> Iterator[None]:
+    """This process and its session at that nice value while the block lasts, where that is allowed: for users that are
+    part of the process that measures. What else belongs to the session, such as a shell's other jobs, goes with it."""
+    own, before = os.getpid(), session_of(os.getpid())
+    give(own, niceness)
+    try:
+        yield
+    finally:
+        if before is not None:
+            with suppress(OSError):
+                Path(f"/proc/{own}/autogroup").write_text(str(before))
+
+
+def session_of(pid: int) -> int | None:
+    """The nice value of a process's session; None where Linux weighs none, or it is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/autogroup").read_text().rpartition(" ")[2])
+    except (OSError, ValueError):
+        return None
 
 
 def of(pid: int) -> int | None:

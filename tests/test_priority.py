@@ -40,3 +40,13 @@ def test_a_process_that_is_gone_has_none(sleeper):
     sleeper.wait()
     assert not priority.give(sleeper.pid, priority.WATCHING)
     assert priority.of(sleeper.pid) is None
+
+
+def test_session_goes_first_for_a_while_only():
+    if priority.session_of(os.getpid()) is None:
+        pytest.skip("sessions are not weighed here")
+    told = "from lab.priority import *; tell = lambda: print(session_of(os.getpid())); tell()"
+    script = f"import os\n{told}\nwith raised(3): tell()\ntell()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, start_new_session=True)
+    before, meanwhile, after = done.stdout.split()
+    assert meanwhile == "3" and (after == before or os.geteuid() != 0), done.stderr

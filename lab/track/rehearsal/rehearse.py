@@ -10,10 +10,9 @@ block_end as everywhere, and "rehearsed" with what came of the block.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 
@@ -52,9 +51,8 @@ def measure(experiment: Experiment, folder: RunFolder, stopped: Stopped, report:
     the gateway has ended."""
     assert experiment.rollout is not None  # noqa: S101  it is a rehearsal
     asked = _Asked(folder, stopped)
-    with suppress(OSError):  # the users are part of this process
-        os.setpriority(os.PRIO_PROCESS, 0, priority.MEASURED)
-    with managed(folder) as server, ExitStack() as ends:
+    # The users are part of this process: beside a Triton that goes first they would ask late.
+    with managed(folder) as server, priority.raised(), ExitStack() as ends:
         folder.event("serving", triton=server.version(), grpc_url=server.grpc_url, managed=True)
         on_tick("starting", "loading the models", 0.0)
         report("loading and warming version 1")
