@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from lab.measure.cost import HOUR_S, MILLION
+from lab.measure.cost_words import format_usd
 from lab.measure.quality import wilson
 from lab.measure.words import format_fraction, format_range, format_seconds, join, plural
 
@@ -79,6 +81,20 @@ def simulator(found: Found) -> list[str]:
         f"{format_fraction(median(off))} at the median of {plural(len(off), 'scaled block')}, "
         f"{format_fraction(max(off))} at most."
     ]
+
+
+def costs(found: Found, usd_per_hour: float) -> dict[str, list[str]]:
+    """{column: a text for each way}: what its instances cost at a price an hour, and what a million requests in time
+    do, by this day's own arrivals."""
+    columns: dict[str, list[str]] = {"instances": [], "in time": [], "an hour": [], "a million in time": []}
+    for way in ways(found):
+        hourly = way["measured"]["instances_mean"] * usd_per_hour
+        good_rps = (way["measured"]["share"] or 0.0) * way["requests"] / way["seconds"]
+        columns["instances"].append(way["label"])
+        columns["in time"].append(format_fraction(way["measured"]["share"]))
+        columns["an hour"].append(format_usd(hourly))
+        columns["a million in time"].append(format_usd(hourly / HOUR_S / good_rps * MILLION if good_rps else None))
+    return columns
 
 
 def table(found: Found) -> list[list[str]]:

@@ -37,3 +37,15 @@ def test_a_share_is_told_with_its_interval_and_one_repeat_as_one():
     assert "One repeat only: take the figures as rough." in said
     twice = {"blocks": [ALWAYS, block("scaled", 1.0, 3.5, 400)] * 2}
     assert "One repeat only" not in " ".join(autoscale_words.sentences(twice))
+
+
+def test_what_ways_cost_goes_by_their_instances():
+    """At $2 an hour: 5 instances $10, which serve 10 req/s of 10 in time, so a million $10 / 36,000 * 1e6."""
+    day = [ALWAYS | {"requests": 400}, block("scaled", 0.5, 2.5, 400) | {"requests": 400}, block("dead", 0.0, 1.0, 9)]
+    day[2]["requests"] = 400
+    assert autoscale_words.costs({"blocks": day}, 2.0) == {
+        "instances": ["5 instances", "scaled", "dead"],
+        "in time": ["100 %", "50 %", "0 %"],
+        "an hour": ["$10", "$5", "$2"],
+        "a million in time": ["$277.80", "$277.80", "n/a"],
+    }

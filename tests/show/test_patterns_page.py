@@ -127,6 +127,8 @@ def test_instances_that_come_and_go(app):
     assert "Instances that come and go" in said and "Other rules, modelled" in said
     assert "An instance was there 800 ms after it was asked for" in said
     assert any(alt.startswith("Measured: ") and "Modelled: " in alt for alt in alts(app))
+    (costs,) = [frame.value for frame in app.dataframe if "an hour" in frame.value]
+    assert list(costs["instances"]) == [block["label"] for block in found["blocks"]]
     drills = asked(folder)
     assert drills["wanted"].truth == 4  # ⌈14 × 0.2 ÷ 0.7⌉
     kept = min(block["measured"]["instances_mean"] for block in scaled)

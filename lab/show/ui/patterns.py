@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pandas as pd
 import streamlit as st
 
 from lab.errors import InputError
@@ -15,7 +16,7 @@ from lab.run.blocks import block_results
 from lab.run.folder import RunFolder
 from lab.show.charts import autoscale, patterns
 from lab.show.charts.figure import Chart
-from lab.show.ui import chart, parts
+from lab.show.ui import chart, parts, pricing
 from lab.show.ui.topic import Link, Seen, Topic
 from lab.spec import Experiment, Scaling, parse
 
@@ -129,7 +130,7 @@ def what_if(seen: Seen) -> None:
         return
     st.subheader("Other rules, modelled")
     st.caption("The simulator on this run's own arrivals, service times and starts. Nothing is measured here.")
-    first, second, third, fourth = st.columns(4, vertical_alignment="bottom")
+    first, second, third, fourth = st.columns(4)
     metric = first.selectbox(
         "Scale by", list(METRICS), key="a_metric", bind="query-params", format_func=METRICS.__getitem__
     )
@@ -196,6 +197,20 @@ def _modelled(run_id: str, number: int, rules: str, start_s: float | None) -> di
     return figures
 
 
+def scaling_cost(seen: Seen) -> None:
+    """Each way at one price: by its instances, where the machine that was measured always is the same one."""
+    found = seen.document["autoscaling"]
+    if found is None:
+        return
+    st.subheader("What it costs")
+    price = pricing.choose(seen.document["environment"], seen.spec.device)
+    table = pd.DataFrame(autoscale_words.costs(found, price.usd_per_hour))
+    st.dataframe(table, hide_index=True, alt="What each way of having instances costs at this price")
+    st.caption("An instance is counted as one machine of that price, paid from when it was asked for until it is gone.")
+    if price.billing == "committed":
+        st.caption("A commitment is paid whether instances are up or not: scaling saves none of it.")
+
+
 def _scaling_next(model: str) -> list[Link]:
     return [
         Link("pages/plan.py", "A fixed number of replicas for a target instead", ":material/query_stats:"),
@@ -225,6 +240,7 @@ SCALING = Topic(
     cause=scaling_cause,
     why=lambda seen: [],
     beside=what_if,
+    cost=scaling_cost,
     compared=("slo_attainment_fraction", "latency_p50_s"),
     next=_scaling_next,
 )
