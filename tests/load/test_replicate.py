@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +14,7 @@ from aiohttp import web
 from lab.errors import InputError, ServerError
 from lab.load.payload import requests_for
 from lab.load.targets import INVALID
-from lab.load.targets.replicate import Replicate, place
+from lab.load.targets.replicate import Replicate, events, place
 from lab.measure.records import ERROR, OK, REFUSED, TRUNCATED
 from lab.serve.replicate_server import ReplicateServer
 from lab.spec import ClosedLoop, ModelSpec, Workload
@@ -28,11 +29,13 @@ def replicate(
     *,
     pieces: tuple[str, ...] = ("a", "b", "c"),
     polls: int = 2,
+    busy: int = 0,
     fails: str | None = None,
     status: int = 201,
     key: str = "",
 ) -> Iterator[tuple[FakeServer, dict[str, Any]]]:
-    """Streams these pieces if a stream is asked for; a polled prediction is over at the `polls`-th look."""
+    """Streams these pieces if a stream is asked for; a polled prediction is over at the `polls`-th look. The first
+    `busy` looks are refused."""
     seen: dict[str, Any] = {"posts": [], "looks": 0, "cancelled": 0, "headers": []}
 
     def told(request: web.Request, state: str) -> dict[str, Any]:
@@ -55,6 +58,8 @@ def replicate(
 
     async def look(request: web.Request) -> web.Response:
         seen["looks"] += 1
+        if seen["looks"] <= busy:
+            return web.json_response({"detail": "Request was throttled."}, status=429)
         over = seen["looks"] >= polls or "stream" in told(request, "starting")["urls"]
         return web.json_response(told(request, "succeeded" if over else "processing"))
 
@@ -129,6 +134,27 @@ def test_without_a_stream_it_is_polled_until_it_is_over() -> None:
         end = asked(fake.url, stream=False)
     assert end.outcome == OK and seen["looks"] == 3
     assert len(end.generated.chunk_ns) == 1 and end.generated.output_tokens == 3
+
+
+def test_a_look_that_is_refused_says_nothing_of_the_prediction() -> None:
+    with replicate(polls=1, busy=1) as (fake, seen):
+        end = asked(fake.url, stream=False)
+    assert end.outcome == OK and seen["looks"] == 2
+
+
+@pytest.mark.parametrize("cut", range(1, 40))
+def test_events_may_be_cut_anywhere(cut: int) -> None:
+    said = b": hi\r\n\r\nevent: output\r\ndata: a\r\ndata:  b\r\n\r\nevent: done\ndata: {}\n\n"
+
+    class Content:
+        async def iter_any(self) -> AsyncIterator[bytes]:
+            yield said[:cut]
+            yield said[cut:]
+
+    async def read() -> list[tuple[str, str]]:
+        return [(name, data) async for name, data, _ in events(Content())]
+
+    assert asyncio.run(read()) == [("output", "a\n b"), ("done", "{}")]
 
 
 @pytest.mark.parametrize("stream", [True, False])
