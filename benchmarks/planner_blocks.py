@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -18,19 +18,27 @@ from lab.run.serving import managed
 from lab.spec import Batching, ClosedLoop, ModelSpec, Poisson, Workload
 
 WARMUP_S = 0.5
-Rates = Mapping[str, float]
-"""Requests a second of each closed loop by its name, the median of those measured so far."""
+HELD_OUT = (0.3, 0.5, 0.7, 0.85)
+"""Of the saturation that is measured in the same session, the rates that held-out blocks ask."""
+Saturations = Mapping[str, float]
+"""Requests a second that each closed loop was answered lately, by its name."""
 
 
 @dataclass(frozen=True)
 class Asks:
-    """A block: which model, in an open loop at `rate` of the rates so far, or `users` of a closed one."""
+    """A block: which model, in an open loop at `share` of the saturation called `of`, or with `users` in a closed loop,
+    which measures one."""
 
     label: str
     model: ModelSpec
-    rate: Callable[[Rates], float] | None = None
+    share: float | None = None
+    of: str = ""
     users: int | None = None
     fitted: bool = True
+
+
+def at(share: float, of: str, model: ModelSpec, label: str = "", *, fitted: bool = True) -> Asks:
+    return Asks(label or f"{of} at {share:.0%}", model, share, of, fitted=fitted)
 
 
 @dataclass(frozen=True)
@@ -68,27 +76,22 @@ def digits() -> Plan:
         "digits",
         (
             Asks("alone", alone, users=4),
-            Asks("whole", whole, users=32),
-            Asks("alone at 25 %", alone, lambda rates: 0.25 * rates["alone"]),
-            Asks("whole at 20 %", whole, lambda rates: 0.2 * rates["whole"]),
-            Asks("alone at 58 %", alone, lambda rates: 0.58 * rates["alone"]),
-            Asks("whole at 50 %", whole, lambda rates: 0.5 * rates["whole"]),
-            Asks("alone at 82 %", alone, lambda rates: 0.82 * rates["alone"]),
-            Asks("whole at 85 %", whole, lambda rates: 0.85 * rates["whole"]),
+            Asks("whole", whole, users=64),
+            at(0.25, "alone", alone),
+            at(0.2, "whole", whole),
+            at(0.58, "alone", alone),
+            at(0.45, "whole", whole),
+            at(0.82, "alone", alone),
+            at(0.78, "whole", whole),
         ),
         (
-            Asks("alone at 45 %", alone, lambda rates: 0.45 * rates["alone"]),
-            Asks("batches of 32 at 35 %", whole, lambda rates: 0.35 * rates["whole"]),
-            Asks("alone at 70 %", alone, lambda rates: 0.7 * rates["alone"]),
-            Asks("batches of 32 at 70 %", whole, lambda rates: 0.7 * rates["whole"]),
-            Asks("delay 2 ms", _named(alone, "digits_late", late), lambda rates: 0.8 * rates["alone"], fitted=False),
-            Asks(
-                "batches of 8, 1 ms", _named(alone, "digits_small", small), lambda rates: rates["alone"], fitted=False
-            ),
+            *(at(share, of, model) for share in HELD_OUT for of, model in (("alone", alone), ("whole", whole))),
+            at(0.8, "alone", _named(alone, "digits_late", late), "delay 2 ms", fitted=False),
+            at(1.0, "alone", _named(alone, "digits_small", small), "batches of 8, 1 ms", fitted=False),
         ),
         seconds=2.5,
         held_seconds=3.0,
-        rounds=8,
+        rounds=6,
     )
 
 
@@ -101,17 +104,15 @@ def sleeper() -> Plan:
         (
             Asks("alone", alone, users=4),
             Asks("whole", whole, users=16),
-            Asks("alone at 25 %", alone, lambda rates: 0.25 * rates["alone"]),
-            Asks("whole at 40 %", whole, lambda rates: 0.4 * rates["whole"]),
-            Asks("alone at 60 %", alone, lambda rates: 0.6 * rates["alone"]),
-            Asks("whole at 75 %", whole, lambda rates: 0.75 * rates["whole"]),
+            at(0.25, "alone", alone),
+            at(0.4, "whole", whole),
+            at(0.6, "alone", alone),
+            at(0.75, "whole", whole),
         ),
         (
-            Asks("alone at 50 %", alone, lambda rates: 0.5 * rates["alone"]),
-            Asks("alone at 70 %", alone, lambda rates: 0.7 * rates["alone"]),
-            Asks("alone at 80 %", alone, lambda rates: 0.8 * rates["alone"]),
-            Asks("batches of 8 at 60 %", whole, lambda rates: 0.6 * rates["whole"]),
-            Asks("batches of 4, 5 ms", _named(alone, "sleeper_late", late), lambda rates: rates["alone"], fitted=False),
+            *(at(share, "alone", alone) for share in HELD_OUT),
+            *(at(share, "whole", whole) for share in (0.5, 0.85)),
+            at(1.0, "alone", _named(alone, "sleeper_late", late), "batches of 4, 5 ms", fitted=False),
         ),
         seconds=2.5,
         held_seconds=3.0,
@@ -128,14 +129,12 @@ def language_model() -> Plan:
         "language model",
         (Asks("one", plain, users=1), Asks("some", plain, users=3), Asks("full", plain, users=8)),
         (
-            Asks("bf16 at 45 %", plain, lambda rates: 0.45 * rates["full"]),
-            Asks("bf16 at 70 %", plain, lambda rates: 0.7 * rates["full"]),
-            Asks("int8 from bf16, 50 %", eight, lambda rates: 0.5 * rates["full"], fitted=False),
-            Asks("int8 from bf16, 80 %", eight, lambda rates: 0.8 * rates["full"], fitted=False),
+            *(at(share, "full", plain, f"bf16 at {share:.0%}") for share in (0.3, 0.6, 0.85)),
+            *(at(share, "full", eight, f"int8 from bf16, {share:.0%}", fitted=False) for share in (0.5, 0.8)),
         ),
         seconds=5.0,
         held_seconds=11.0,
-        rounds=6,
+        rounds=5,
         near=6,
         workload={"prompt_tokens": 16, "output_tokens": (8, 32)},
     )
@@ -152,9 +151,9 @@ class Blocks:
         self._folder, self._bench, self._plan = folder, bench, plan
         self._number = 0
 
-    def measure(self, asks: Asks, seconds: float, rates: Rates, seed: int) -> Measured:
+    def measure(self, asks: Asks, seconds: float, lately: Saturations, seed: int) -> Measured:
         number, self._number = self._number, self._number + 1
-        rate = None if asks.rate is None else asks.rate(rates)
+        rate = None if asks.share is None else asks.share * lately[asks.of]
         arrival = ClosedLoop(concurrency=asks.users or 1) if rate is None else Poisson(rate_rps=rate)
         workload = Workload(
             arrival=arrival, duration_s=seconds + WARMUP_S, warmup_s=WARMUP_S, seed=seed, **self._plan.workload

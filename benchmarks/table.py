@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from lab.run.environment import environment
+from lab.run.environment import environment, lab_version
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ def main(description: str, measure: Callable[[], list[Row]]) -> int:
     options = parser.parse_args()
     rows = measure()
     if options.json:
-        print(json.dumps({"rows": [asdict(r) | {"met": r.met} for r in rows], "environment": environment()}, indent=1))
+        place = {**environment(), "lab": lab_version()}
+        print(json.dumps({"rows": [asdict(r) | {"met": r.met} for r in rows], "environment": place}, indent=1))
     else:
         for row in rows:
             value = "not measured" if row.value is None else f"{row.value:.4g} {row.unit}"

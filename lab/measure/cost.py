@@ -148,8 +148,11 @@ def usd_per_useful_hour(price: Price, use: Use) -> float:
 
 
 def break_even(always: Price, flexible: Price, use: Use | None = None) -> float | None:
-    """The utilization above which `always`, paid for all hours, is the cheaper of the two; None when it never is.
-    A commitment at 0.331 against 0.526 USD on demand pays from 63 % on."""
+    """The utilization above which `always`, paid for all hours, is the cheaper of the two; None when it never is, 0
+    when it always is. A commitment at 0.331 against 0.526 USD on demand pays from 63 % on; against a machine that
+    stays on while idle, and so is paid for all hours too, at once."""
+    if use is not None and use.kept_on and flexible.billing != "second":
+        return 0.0 if always.usd_per_hour < flexible.usd_per_hour else None
     overhead_h = _overhead_h(use or Use()) if flexible.billing == "second" else 0.0
     at = (DAY_H * always.usd_per_hour / flexible.usd_per_hour - overhead_h) / DAY_H
     return max(at, 0.0) if at < 1 else None

@@ -68,6 +68,8 @@ def even_sentence(always: Price, flexible: Price, even: float | None) -> str:
     first = first[0].upper() + first[1:]
     if even is None:
         return f"{first} is never cheaper than {other}."
+    if even == 0:
+        return f"{first} is cheaper than {other} however few hours are used."
     return f"{first} is cheaper than {other} once more than {format_fraction(even)} of all hours are used."
 
 

@@ -49,6 +49,24 @@ class Question:
 Asked = Iterator[Question]
 
 
+def about_the_code(environment: Mapping[str, Any]) -> Asked:
+    """Whether somebody else can take the same code and measure again."""
+    told = environment.get("lab")
+    lab = told if isinstance(told, Mapping) else {}
+    commit, version = lab.get("commit"), lab.get("version")
+    status: Status = "answered"
+    if commit and lab.get("dirty"):
+        text = f"The lab's commit {str(commit)[:12]}, with files changed since, which nobody else has: commit them."
+        status = "open"
+    elif commit:
+        text = f"The lab's commit {str(commit)[:12]}, as it was checked out."
+    elif version:
+        text = f"Version {version} of the lab's package."
+    else:
+        text, status = "The run does not say which version of the lab took it.", "open"
+    yield Question("version", "Can the same code be run again?", text, status)
+
+
 def about_the_rest(document: Mapping[str, Any], asked: set[str]) -> Asked:
     """Whatever else the lab found doubtful: no weakness that it knows of goes without a question."""
     for code in dict.fromkeys(found["code"] for found in document["problems"]):

@@ -18,7 +18,7 @@ from lab.measure.answers import all_equal
 from lab.measure.cold import FEWEST, STILL_RESIDENT, SUM_OFF
 from lab.measure.cost import machine
 from lab.measure.percentile import needed
-from lab.measure.question import Asked, about_the_rest, problem
+from lab.measure.question import Asked, about_the_code, about_the_rest, problem
 from lab.measure.question import Question as Question
 from lab.measure.question import Status as Status
 from lab.measure.words import format_count, format_fraction, format_seconds, join, objective_label, plural
@@ -281,6 +281,7 @@ def _about_the_place(
         "generator shared. Ratios may carry over to another machine; milliseconds and costs do not."
     )
     yield Question("elsewhere", "Would it be so on another machine?", text, "open")
+    yield from about_the_code(environment)
 
 
 def _has(document: Mapping[str, Any], code: str) -> bool:

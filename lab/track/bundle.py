@@ -100,6 +100,8 @@ def _child(folder: RunFolder, cell: Mapping[str, Any], begun_ms: int, ended: int
 
 def _tags(document: Mapping[str, Any]) -> dict[str, str]:
     environment = document["environment"]
+    told = environment.get("lab")
+    lab = told if isinstance(told, Mapping) else {}
     tags = {
         "lab.experiment": document["experiment"],
         "lab.state": document["state"],
@@ -110,6 +112,9 @@ def _tags(document: Mapping[str, Any]) -> dict[str, str]:
         "lab.cores": environment.get("cores"),
         "lab.triton": environment.get("triton"),
         "lab.gpus": environment.get("gpus"),
+        "lab.version": lab.get("version"),
+        "lab.dirty": lab.get("dirty"),
+        "mlflow.source.git.commit": lab.get("commit"),
     }
     return {name: _text(value) for name, value in tags.items() if value not in (None, "")}
 

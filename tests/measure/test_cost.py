@@ -7,6 +7,7 @@ import pytest
 
 from lab.errors import InputError
 from lab.measure.cost import THIS_MACHINE, Use, break_even, caveats, cost, fit, paid_hours_a_day, usd_per_useful_hour
+from lab.measure.cost_words import even_sentence
 from lab.measure.prices import Price
 from lab.spec import parse
 
@@ -90,6 +91,14 @@ def test_a_commitment_at_63_percent_of_the_price_pays_from_63_percent_use_on() -
     at = Use(utilization=even)
     assert usd_per_useful_hour(PLAN, at) == pytest.approx(usd_per_useful_hour(on_demand, at))
     assert break_even(replace(PLAN, usd_per_hour=0.6), on_demand) is None  # dearer than what it replaces
+
+
+def test_a_commitment_beats_a_dearer_machine_that_stays_on_at_any_use() -> None:
+    on, dear = replace(ON_DEMAND, usd_per_hour=0.526), replace(PLAN, usd_per_hour=0.6)
+    stays = Use(utilization=0.01, kept_on=True)
+    assert usd_per_useful_hour(PLAN, stays) < usd_per_useful_hour(on, stays)
+    assert (break_even(PLAN, on, stays), break_even(dear, on, stays)) == (0.0, None)
+    assert even_sentence(PLAN, on, 0.0).endswith("however few hours are used.")
 
 
 def test_serverless_pays_for_use_cold_starts_and_the_idle_tail() -> None:

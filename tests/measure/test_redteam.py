@@ -67,6 +67,22 @@ def test_each_weakness_leaves_its_question_open(changes: dict[str, Any], code: s
     assert asked(**changes)[code].status == "open"
 
 
+@pytest.mark.parametrize(
+    ("lab", "status", "says"),
+    [
+        ({"commit": "0123456789abcdef", "dirty": False, "version": None}, "answered", "commit 0123456789ab, as it was"),
+        ({"commit": "0123456789abcdef", "dirty": True, "version": None}, "open", "changed since"),
+        ({"commit": None, "dirty": None, "version": "0.1.0"}, "answered", "Version 0.1.0"),
+        ({"commit": None, "dirty": None, "version": None}, "open", "does not say"),
+        (None, "open", "does not say"),
+        ("nonsense", "open", "does not say"),
+    ],
+)
+def test_it_asks_which_code_was_run(lab: Any, status: str, says: str) -> None:
+    found = asked(environment={**MACHINE, "lab": lab})["version"]
+    assert found.status == status and says in found.answer
+
+
 def test_a_weakness_is_asked_about_once() -> None:
     known = ("closed_loop", "quick", "too_few_samples", "failures", "unsteady")
     found = questions(document(problems=[problem(code) for code in known]), DECLARED)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lab.__main__ import main
-from lab.measure.planner import calibrator, heldout
+from lab.measure.planner import calibrated, calibrator, heldout
 from lab.run import cassette
 from lab.show.ui import setting
 from tests.show.conftest import DONE, LLM_BATCHING, LLM_LOAD
@@ -21,6 +21,8 @@ def rough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heldout, "FOLDS", 2)
     monkeypatch.setattr(calibrator, "SHOWN", 2)
     monkeypatch.setattr(calibrator, "REPLAYED", 200)
+    monkeypatch.setattr(calibrated, "RUNS", 2)
+    monkeypatch.setattr(heldout, "RUNS", 1)
 
 
 def test_it_says_first_how_far_off_it_is_and_then_what_if(full_home: Path) -> None:
@@ -39,6 +41,7 @@ def test_predictions_are_drawn_apart_and_say_so(full_home: Path) -> None:
     by_name = {trace["name"]: trace for trace in drawn}
     assert by_name["predicted"]["line"]["dash"] == "dash"
     assert by_name["predicted, band of held-out errors"]["fillpattern"]["shape"] == "/"
+    assert by_name["predicted"]["error_y"]["arrayminus"] and by_name["measured"].get("error_y") is None
     assert by_name["measured"]["mode"] == "markers"
     assert by_name["predicted: what you ask"]["marker"]["symbol"].endswith("-open")
 

@@ -132,6 +132,17 @@ def test_a_run_is_a_parent_and_its_cells_are_children(fake: Path, shelf: Path) -
     assert first["throughput_rps"] == cells[0]["summary"]["throughput_rps"]
 
 
+def test_the_code_is_in_the_tags(shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAB_HOME", str(shelf))
+    folder = RunFolder.open(RUN)
+    found = results.document(folder)
+    lab = {"commit": "0" * 40, "dirty": False, "version": None}
+    made = bundle(folder, {**found, "environment": {**found["environment"], "lab": lab}}, tmp_path)
+    tags = made["parent"]["tags"]
+    assert (tags["mlflow.source.git.commit"], tags["lab.dirty"]) == ("0" * 40, "false")
+    assert "lab.version" not in tags
+
+
 def test_the_series_has_one_value_a_second_at_its_second(fake: Path) -> None:
     mlflow_export.export(RUN)
     points = [m for m in told(fake)["runs"]["r0"]["metrics"] if m[0].startswith("per_second/")]

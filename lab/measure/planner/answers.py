@@ -13,18 +13,19 @@ from lab.errors import InputError
 from lab.measure.cost import HOUR_S, MILLION, Use, usd_per_useful_hour
 from lab.measure.planner.calibrated import Calibrated, Setting, at_rate
 from lab.measure.planner.heldout import MOST_USED
-from lab.measure.planner.planner import MOST_REPLICAS, Prediction, fewest
+from lab.measure.planner.planner import MOST_REPLICAS, fewest
+from lab.measure.planner.prediction import Prediction, SimulatedRun, attained, put_together
 from lab.measure.planner.simulator import Routing
 from lab.measure.prices import Price
-from lab.measure.words import format_seconds, objective_label
+from lab.measure.words import format_range, format_seconds, objective_label
 from lab.spec import Slo
 
 HEADROOM = 0.2
 """Share by which the target rate is exceeded where nobody says otherwise."""
 ALONE = 0.01
 """Of a server's capacity: a rate at which requests meet nobody."""
-RATES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.88, 0.95)
-"""Of capacity, where a curve is predicted."""
+RATES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.88)
+"""Of capacity, where a curve is predicted; nearer to it a queue grows for longer than a simulated run lasts."""
 
 Bounds = tuple[float, float]
 
@@ -84,11 +85,21 @@ def tell(model: Calibrated, setting: Setting, slo: Slo | None, *, seed: int = 0)
 
 
 def curve(
-    model: Calibrated, setting: Setting, slo: Slo | None, rates: Sequence[float] = RATES, *, seed: int = 0
+    model: Calibrated,
+    setting: Setting,
+    slo: Slo | None,
+    rates: Sequence[float] = RATES,
+    *,
+    asked: Told | None = None,
+    seed: int = 0,
 ) -> tuple[Told, ...]:
-    """Predictions at these shares of the capacity, the setting's own rate left aside."""
+    """Predictions at these shares of the capacity, and of what is `asked` about at its own rate where that is not
+    above it: a point of the curve like the others."""
     capacity = model.capacity_rps(setting)
-    return tuple(tell(model, at_rate(setting, share * capacity), slo, seed=seed) for share in rates)
+    found = [tell(model, at_rate(setting, share * capacity), slo, seed=seed) for share in rates]
+    if asked is not None and asked.load_fraction <= 1:
+        found.append(asked)
+    return tuple(sorted(found, key=lambda told: told.load_fraction))
 
 
 def balancing(model: Calibrated, setting: Setting, slo: Slo | None, *, seed: int = 0) -> dict[Routing, Prediction]:
@@ -105,32 +116,35 @@ def needed(model: Calibrated, setting: Setting, slo: Slo, headroom: float = HEAD
         raise InputError(f"headroom {headroom:g}: allowed is 0 to 10, 0.2 being a fifth more than the target")
     asked = setting.rate_rps * (1 + headroom)
     one = model.capacity_rps(at_rate(setting, setting.rate_rps, 1))
-    alone = model.pattern(at_rate(setting, min(asked, ALONE * one), 1), slo, seed=seed)
+    span = None if model.is_scaled(setting) else model.trust.span(metric_of(slo), fitted=model.is_fitted(setting))
+    alone = model.runs(at_rate(setting, min(asked, ALONE * one), 1), seed=seed)
 
     def nothing(why: str) -> Needed:
         return Needed(setting.rate_rps, headroom, None, None, None, None, why)
 
-    if (alone.slo_attainment_fraction or 0.0) < slo.percentile:
-        return nothing(f"No number of replicas reaches {objective_label(slo)}: {_alone(alone, slo)}.")
+    if attained(alone, slo) < slo.percentile:
+        why = f"No number of replicas reaches {objective_label(slo)}: {_alone(put_together(alone, slo), slo)}."
+        if span is not None and attained(alone, _times(slo, 1 + span[1])) >= slo.percentile:
+            why += " That is within what the model was off by on held-out blocks: measure it before you believe it."
+        return nothing(why)
     least = max(1, math.ceil(asked / one))
     if least > MOST_REPLICAS:
         return nothing(f"More than {MOST_REPLICAS:,} replicas: one serves {one:,.1f} requests a second at the most.")
+    seen: dict[int, list[SimulatedRun]] = {}
 
     def enough(within: Slo) -> int | None:
         def keeps(replicas: int) -> bool:
-            found = model.pattern(at_rate(setting, asked, replicas), within, seed=seed)
-            return (found.slo_attainment_fraction or 0.0) >= within.percentile
+            if replicas not in seen:
+                seen[replicas] = model.runs(at_rate(setting, asked, replicas), seed=seed)
+            return attained(seen[replicas], within) >= within.percentile
 
         return fewest(keeps, least)
 
     replicas = enough(slo)
     if replicas is None:
         return nothing(f"Not even {MOST_REPLICAS:,} replicas keep {objective_label(slo)} at this rate.")
-    span = model.trust.span(metric_of(slo), fitted=model.is_fitted(setting))
     low = high = None
-    if span is not None and not model.is_scaled(
-        setting
-    ):  # the truth is predicted ÷ (1 + error), so the objective is to be kept within × (1 + error)
+    if span is not None:  # the truth is predicted ÷ (1 + error), so the objective is to be kept within × (1 + error)
         high, low = enough(_times(slo, 1 + span[0])), enough(_times(slo, 1 + span[1]))
     at = tell(model, at_rate(setting, setting.rate_rps, replicas), slo, seed=seed)
     return Needed(setting.rate_rps, headroom, replicas, low, high, at)
@@ -187,4 +201,6 @@ def _alone(found: Prediction, slo: Slo) -> str:
     usual, at = found.latency_p50_s, getattr(found, metric)
     if usual is not None and slo.latency_s is not None and usual > slo.latency_s:
         return f"one request alone takes {format_seconds(usual)}"
-    return f"one request alone takes {format_seconds(at)} at {name}"
+    between = found.between(metric)
+    runs = "" if between is None else f" ({format_range(*between, format_seconds)} in single simulated runs)"
+    return f"one request alone takes {format_seconds(at)} at {name}{runs}"

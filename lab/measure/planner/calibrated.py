@@ -20,14 +20,14 @@ from lab.measure.planner.calibration import Measured
 from lab.measure.planner.engine_simulator import Asked, EngineRules
 from lab.measure.planner.heldout import Trust
 from lab.measure.planner.planner import (
-    Prediction,
     capacity_rps,
     in_turn,
     lengths,
     poisson,
-    predict,
-    predict_engine,
+    simulated_engine_run,
+    simulated_run,
 )
+from lab.measure.planner.prediction import Prediction, SimulatedRun, put_together
 from lab.measure.planner.scaling import Format
 from lab.measure.planner.service import Service
 from lab.measure.planner.simulator import Routing, Rules, simulate
@@ -35,8 +35,15 @@ from lab.measure.planner.steps import Steps
 from lab.measure.words import format_rate, format_ratio, format_setting_s, join, plural
 from lab.spec import Batching, Lengths, ModelSpec, Precision, Slo
 
-REQUESTS, ANSWERS = 4_000, 600
-"""That are simulated for one prediction; of a language model fewer, since each has many steps."""
+RUNS = 8
+"""That are simulated for one prediction."""
+REQUESTS, ANSWERS = 4_000, 400
+"""Of each run; of a language model fewer, since each has many steps."""
+TOGETHER = 1_000
+"""Requests of each run for every replica, up to MOST_TOGETHER of them, behind a router; of a language model ANSWERS."""
+MOST_TOGETHER = 4
+APART = 1_000
+"""From seed to seed of two runs; between them are those of a run's other purposes."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +122,11 @@ class Calibrated:
         return bool(self.steps)
 
     @property
+    def requests(self) -> int:
+        """Of each simulated run."""
+        return ANSWERS if self.is_engine else REQUESTS
+
+    @property
     def precisions(self) -> tuple[Precision, ...]:
         """Those that can be asked about, the measured ones first."""
         measured = tuple(self.steps or self.services)
@@ -189,22 +201,29 @@ class Calibrated:
     def pattern(self, setting: Setting, slo: Slo | None = None, *, seed: int = 0) -> Prediction:
         """All replicas, taking requests in turn, by one of them: each is as all others. Routers that look at the
         replicas do no worse."""
+        return put_together(self.runs(setting, seed=seed), slo).of(setting.replicas)
+
+    def runs(self, setting: Setting, *, seed: int = 0) -> list[SimulatedRun]:
+        """Of one of the replicas, each independent of the others and the same at every rate but for the time between
+        two requests. Rates are told as of the rate that was asked about."""
         server, _ = self.server(setting)
-        n = ANSWERS if self.is_engine else REQUESTS
-        due_s = in_turn(setting.rate_rps, setting.replicas, n, seed)
-        found = self._asked(due_s, self.rules(setting, 1), server, slo, seed).of(setting.replicas)
-        return found.faster(_luck(due_s, setting.rate_rps / setting.replicas))
+        rules, n = self.rules(setting, 1), self.requests
+        seeds = [seed + APART * number for number in range(RUNS)]
+        arrivals = [(in_turn(setting.rate_rps, setting.replicas, n, one), one) for one in seeds]
+        return [self._run(due_s, rules, server, one, setting.rate_rps / setting.replicas) for due_s, one in arrivals]
 
     def together(self, setting: Setting, slo: Slo | None = None, *, seed: int = 0) -> Prediction:
         """All replicas behind the setting's router, as warm as they are when requests are taken in turn: a router
-        decides who waits for whom, and how a machine cools between two requests was measured behind none."""
+        decides who waits for whom, and how a machine cools between two requests was measured behind none. Each router
+        gets the same runs."""
         server, _ = self.server(setting)
-        n = min(4, setting.replicas) * (ANSWERS if self.is_engine else REQUESTS // 2)
+        rules = self.rules(setting, setting.replicas)
+        n = min(MOST_TOGETHER, setting.replicas) * (ANSWERS if self.is_engine else TOGETHER)
         if isinstance(server, Service):
             server = server.as_warm(self._woken(setting, server, seed))
-        due_s = poisson(setting.rate_rps, n, seed)
-        found = self._asked(due_s, self.rules(setting, setting.replicas), server, slo, seed)
-        return found.faster(_luck(due_s, setting.rate_rps))
+        seeds = [seed + APART * number for number in range(RUNS)]
+        arrivals = [(poisson(setting.rate_rps, n, one), one) for one in seeds]
+        return put_together([self._run(due_s, rules, server, one, setting.rate_rps) for due_s, one in arrivals], slo)
 
     def _woken(self, setting: Setting, server: Service, seed: int) -> float:
         """The share of waking that batches of one of the replicas pay, requests taken in turn."""
@@ -216,16 +235,20 @@ class Calibrated:
         _, first = np.unique(found.start_s, return_index=True)
         return float(np.mean([server.woken(idle_s) for idle_s in found.idle_s[first]]))
 
-    def _asked(
-        self, due_s: np.ndarray, rules: Rules | EngineRules, server: Service | Steps, slo: Slo | None, seed: int
-    ) -> Prediction:
+    def _run(
+        self, due_s: np.ndarray, rules: Rules | EngineRules, server: Service | Steps, seed: int, rate_rps: float
+    ) -> SimulatedRun:
+        """Of what comes at `due_s`. The seconds of its window are those in which as much comes at `rate_rps`: these
+        arrivals have by chance another rate."""
         if isinstance(server, Service) and isinstance(rules, Rules):
-            return predict(due_s, rules, server, slo, seed)
-        if isinstance(server, Steps) and isinstance(rules, EngineRules):
+            found = simulated_run(due_s, rules, server, seed + 3)
+        elif isinstance(server, Steps) and isinstance(rules, EngineRules):
             prompts = lengths(self.prompt_tokens, len(due_s), seed + 1)
             outputs = lengths(self.output_tokens, len(due_s), seed + 2)
-            return predict_engine(Asked(due_s, prompts, outputs), rules, server, slo, seed)
-        raise InputError("a server's model and its rules do not belong together")
+            found = simulated_engine_run(Asked(due_s, prompts, outputs), rules, server, seed + 3)
+        else:
+            raise InputError("a server's model and its rules do not belong together")
+        return replace(found, seconds=found.seconds * len(due_s) / (rate_rps * float(due_s[-1])))
 
     def capacity_rps(self, setting: Setting) -> float:
         """Requests a second that all replicas can answer, with batches as full as pays."""
@@ -277,11 +300,6 @@ class Calibrated:
         if setting.replicas > 1:
             told.append("more than one replica: no run had several; each is taken to have a machine like this one")
         return tuple(told)
-
-
-def _luck(due_s: np.ndarray, rate_rps: float) -> float:
-    """The rate that was asked about ÷ the one that these arrivals happen to have, which their figures are told at."""
-    return float(rate_rps * due_s[-1] / len(due_s))
 
 
 def _delay(delay_s: float) -> str:

@@ -32,7 +32,7 @@ INSIDES = (0.4, 0.6, 0.8, 1.0)
 """Tried for the other two."""
 FEWEST = 30
 """Requests that met nobody, below which nothing is said of scatter."""
-DRAWS = 2
+DRAWS = 8
 """Replays of a block with draws of their own, for what it leaves."""
 MOST_LEFT = 0.7
 """A quantile that is twice or half as long says something of one moment, not of the server."""

@@ -4,9 +4,9 @@ A curve over batch sizes and a queue do not know everything of a machine: which 
 how stalls follow one another. So each measured block leaves a rest: batches took so many times as long as the curve
 says, and the latencies' quantiles were so many times those of a replay at the block's own speed. A place (batching and
 share of capacity) is expected to leave what measured places near it left: a block counts by how near it is in load, as
-a normal density of NEAR of capacity, in full where it batched alike, as ALIKE where it batched otherwise, and not at
-all where one batches and the other does not. PRIOR blocks that left nothing are added, so that one block alone moves
-little, and far from all blocks nothing is corrected.
+a normal density of NEAR of capacity and never less than FAR, since a machine that stalls at the loads that were
+measured stalls at others too; in full where it batched alike, as ALIKE where it batched otherwise, and not at all where
+one batches and the other does not. PRIOR blocks that left nothing are added, so that one block alone moves little.
 
 In the words of Kennedy and O'Hagan ("Bayesian calibration of computer models", 2001) this is the model's discrepancy,
 estimated apart from its parameters; what `heldout` says of a prediction is with it, and never from the block itself.
@@ -24,6 +24,7 @@ from lab.measure.pace import Floats
 QUANTILES = (0.5, 0.95, 0.99)
 """Of latency, at which rests are taken; between them they are interpolated, beyond them they go on."""
 NEAR = 0.15
+FAR = 0.05
 ALIKE = 0.3
 PRIOR = 1.0
 UNKNOWN = (np.nan,) * len(QUANTILES)
@@ -61,9 +62,8 @@ def near(at: Sequence[Place], of: Sequence[Place]) -> Floats:
     )
     same = (most[:, None] == mosts) & ((delay_s[:, None] == delays_s) | (mosts == 1))
     kind = (most[:, None] > 1) == (mosts > 1)
-    return np.asarray(
-        np.where(same, 1.0, np.where(kind, ALIKE, 0.0)) * np.exp(-(((load[:, None] - loads) / NEAR) ** 2) / 2), float
-    )
+    close = np.maximum(np.exp(-(((load[:, None] - loads) / NEAR) ** 2) / 2), FAR)
+    return np.asarray(np.where(same, 1.0, np.where(kind, ALIKE, 0.0)) * close, float)
 
 
 def mean(weights: Floats, values: Floats) -> Floats:

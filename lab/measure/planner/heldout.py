@@ -23,15 +23,8 @@ from lab.measure.planner import calibration
 from lab.measure.planner.calibration import Measured
 from lab.measure.planner.calibrator import Calibrator, Tuned
 from lab.measure.planner.engine_simulator import Asked
-from lab.measure.planner.planner import (
-    Prediction,
-    capacity_rps,
-    engine_latencies_s,
-    error,
-    latencies_s,
-    predict,
-    predict_engine,
-)
+from lab.measure.planner.planner import capacity_rps, error, simulated_engine_run, simulated_run
+from lab.measure.planner.prediction import Prediction, SimulatedRun, put_together
 from lab.measure.planner.service import Service
 from lab.measure.planner.simulator import Users
 from lab.measure.planner.steps import Steps
@@ -42,6 +35,9 @@ MOST_USED = 0.85
 """Of capacity; beyond it no held-out block is judged and no interval is told."""
 METRICS = ("throughput_rps", "latency_p50_s", "latency_p95_s", "latency_p99_s")
 FOLDS = 4
+RUNS = 8
+"""Replays of an open loop's block, with draws of their own, that a prediction of it is put together from. A closed
+loop's, which are slow, are of many more requests each."""
 AGAIN = 2
 """Times as many requests as were counted that the users of a closed loop have: the model may be quicker."""
 BESIDE = 4
@@ -168,19 +164,20 @@ def replay(
 ) -> Prediction:
     """What a calibrated server does when it is asked what the block was, as a summary would tell it. `model`: with
     these rules in place of the block's own."""
+    return put_together(replays(block, server, seed, model=model), slo)
+
+
+def replays(
+    block: Measured, server: Service | Steps, seed: int = 0, *, model: ModelSpec | None = None
+) -> list[SimulatedRun]:
+    """The same as runs, so that several blocks can be put together."""
     of = model or block.model
+    seeds = range(seed, seed + (RUNS if block.users is None else 1))
     if isinstance(server, Service):
-        return predict(_arrivals(block), calibration.rules(of), server, slo, seed, block.window_s)
-    return predict_engine(_asked(block), calibration.engine_rules(of), server, slo, seed, block.window_s)
-
-
-def latencies(block: Measured, server: Service | Steps, seed: int = 0) -> Floats:
-    """Of each answer in the replay of a block that its prediction counts, seconds: those of several blocks can be put
-    together, as their percentiles cannot."""
-    if isinstance(server, Service):
-        return latencies_s(_arrivals(block), calibration.rules(block.model), server, seed, block.window_s)
-    rules = calibration.engine_rules(block.model)
-    return engine_latencies_s(_asked(block), rules, server, seed, block.window_s)
+        arrivals, rules = _arrivals(block), calibration.rules(of)
+        return [simulated_run(arrivals, rules, server, one, block.window_s) for one in seeds]
+    asked, engine = _asked(block), calibration.engine_rules(of)
+    return [simulated_engine_run(asked, engine, server, one, block.window_s) for one in seeds]
 
 
 def _arrivals(block: Measured) -> Floats | Users:

@@ -14,6 +14,7 @@ from typing import Literal
 
 from lab.measure.planner.calibrated import Calibrated, Setting, at_rate, mean
 from lab.measure.planner.planner import highest_rate
+from lab.measure.planner.prediction import attained
 from lab.measure.words import (
     format_bytes,
     format_count,
@@ -31,6 +32,8 @@ FULL = 0.9
 """A batch with this share of its places taken on average is full most of the time."""
 MOSTLY = 0.5
 """Of those that miss the objective, a share that says what they miss it for."""
+HALVINGS = 7
+"""After which the rate at which the objective breaks is known to 1 % of capacity."""
 WIRE_BYTES = 400
 """Of a request and its answer besides what they carry: HTTP/2 frames, headers, and TCP/IP's own; assumed."""
 CHUNK_BYTES = 200
@@ -89,10 +92,10 @@ def first(found: Sequence[Limit]) -> Limit | None:
 def _objective(model: Calibrated, setting: Setting, slo: Slo, seed: int) -> Limit:
     capacity = model.capacity_rps(setting)
 
-    def share(rate_rps: float) -> float:
-        return model.pattern(at_rate(setting, rate_rps), slo, seed=seed).slo_attainment_fraction or 0.0
+    def keeps(rate_rps: float) -> bool:
+        return attained(model.runs(at_rate(setting, rate_rps), seed=seed), slo) >= slo.percentile
 
-    rate = highest_rate(lambda rate_rps: share(rate_rps) >= slo.percentile, capacity)
+    rate = highest_rate(keeps, capacity, HALVINGS)
     within = f"{format_fraction(slo.percentile)} within {objective_label(slo)}"
     if rate is None:
         return Limit(

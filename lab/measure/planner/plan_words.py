@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from lab.measure.planner.answers import Needed, Told, metric_of
 from lab.measure.planner.heldout import MOST_USED, Trust
 from lab.measure.planner.limits import Limit
-from lab.measure.planner.planner import Prediction
+from lab.measure.planner.prediction import Prediction
 from lab.measure.planner.simulator import Routing
 from lab.measure.samples import is_time
 from lab.measure.words import (
@@ -32,6 +32,8 @@ ROUTERS: Mapping[Routing, str] = {
     "least_outstanding": "least outstanding",
     "two_choices": "random of two",
 }
+SAME = 0.02
+"""A ratio that is no further from 1 is no difference to anybody."""
 JUDGED = ("throughput_rps", "latency_p95_s", "latency_p99_s")
 
 
@@ -97,7 +99,21 @@ def told_sentence(told: Told, slo: Slo) -> str:
         f"Predicted at {format_rate(setting.rate_rps)} on {plural(setting.replicas, 'replica')}: "
         f"{metric_label(metric)} {value} ({interval}), {format_fraction(share)} within {objective_label(slo)}"
     )
-    return f"{text}, at {format_fraction(told.load_fraction)} of capacity."
+    text = f"{text}, at {format_fraction(told.load_fraction)} of capacity."
+    between = told.predicted.between(metric)
+    if between is None or told.load_fraction > 1:
+        return text
+    runs = len(told.predicted.each[metric])
+    return f"{text} Single simulated runs, of which there are {runs}, say {format_range(*between, format_seconds)}."
+
+
+def curve_caption(requests: int) -> str:
+    """How to read the predicted curve."""
+    return (
+        f"Whiskers: how far single simulated runs of {requests:,} requests are from each other; points whose whiskers "
+        "overlap are not told apart, and a measurement of that length would not tell them apart either. The band adds "
+        "how far the model was off on held-out blocks."
+    )
 
 
 def limit_sentence(first: Limit | None) -> str:
@@ -107,20 +123,32 @@ def limit_sentence(first: Limit | None) -> str:
 
 
 def balancing_sentence(found: Mapping[Routing, Prediction]) -> str:
-    """What a router that looks at the replicas changes in the tail."""
-    tails = {routing: one.latency_p99_s for routing, one in found.items()}
-    base = tails["round_robin"]
-    if base is None:
+    """What a router that looks at the replicas changes in the tail, where the simulated runs agree on it."""
+    base = found["round_robin"]
+    if base.latency_p99_s is None:
         return "No request was answered."
     others = [
-        f"{ROUTERS[routing]} {format_seconds(tail)} ({_less(tail / base)})"
-        for routing, tail in tails.items()
-        if routing != "round_robin" and tail is not None
+        f"{ROUTERS[routing]} {format_seconds(one.latency_p99_s)} ({_against(one, base)})"
+        for routing, one in found.items()
+        if routing != "round_robin" and one.latency_p99_s is not None
     ]
-    return f"Predicted p99 behind {ROUTERS['round_robin']}: {format_seconds(base)}; behind {' and '.join(others)}."
+    at = format_seconds(base.latency_p99_s)
+    return f"Predicted p99 behind {ROUTERS['round_robin']}: {at}; behind {' and '.join(others)}."
+
+
+def _against(one: Prediction, base: Prediction) -> str:
+    """Run by run, since both were asked the same: a router is better or worse where it is in each of them."""
+    ratio = (one.latency_p99_s or 0.0) / (base.latency_p99_s or 1.0)
+    pairs = zip(one.each.get("latency_p99_s", ()), base.each.get("latency_p99_s", ()), strict=True)
+    ratios = [mine / theirs for mine, theirs in pairs]
+    if abs(ratio - 1) < SAME and all(abs(each - 1) < SAME for each in ratios):
+        return "no different"
+    if len(ratios) < 2:
+        return _less(ratio)
+    if min(ratios) <= 1 <= max(ratios):
+        return f"not told apart: {_less(min(ratios))} to {_less(max(ratios))} in {len(ratios)} simulated runs"
+    return f"{_less(ratio)}, and so in each of {len(ratios)} simulated runs"
 
 
 def _less(ratio: float) -> str:
-    if abs(ratio - 1) < 0.02:
-        return "no different"
     return f"{format_fraction(abs(1 - ratio))} {'less' if ratio < 1 else 'more'}"

@@ -13,6 +13,9 @@ An answer leaves as soon as its batch is computed, and the instance is free `han
 out in turn, no replica knows of the others, and each is served by a loop over its batches, some ten times as fast as
 the events that users, full queues and routers that look need; tests hold the two against each other.
 
+The k-th batch of a replica takes the draw of the k-th request that came to it, and draws come in rounds, in each of
+which every sample has its turn: so settings that are compared meet the same stalls, and as many as were measured.
+
 The clock is simulated, so the same seed gives the same answer on any machine. Checked against closed forms (M/M/1,
 M/D/1, machine repair) in tests/measure/planner.
 """
@@ -104,7 +107,7 @@ def _in_turn(due_s: Floats, rules: Rules, service: Service, rng: np.random.Gener
     """The same as _Run where every replica is on its own."""
     n = len(due_s)
     outside_s = rng.choice(service.outside_s, n) / 2
-    spread = rng.choice(service.spread, n)
+    spread = in_rounds(service.spread, n, rng)
     start_s, done_s, idle_s = np.empty(n), np.empty(n), np.empty(n)
     batch, where = np.empty(n, np.int64), np.arange(n) % rules.replicas
     busy_s = 0.0
@@ -123,8 +126,7 @@ def _in_turn(due_s: Floats, rules: Rules, service: Service, rng: np.random.Gener
 def _serve(
     at_s: list[float], rules: Rules, service: Service, spread: list[float]
 ) -> tuple[list[float], list[float], list[int], list[float]]:
-    """(start, end, size, idle before) of each batch of one replica whose requests come at `at_s`, ascending. A batch
-    takes its first request's draw of `spread`: so routers are compared on the same draws."""
+    """(start, end, size, idle before) of each batch of one replica whose requests come at `at_s`, ascending."""
     n, most = len(at_s), rules.max_batch_size
     delay_s = rules.delay_s + service.notice_s if most > 1 else 0.0
     gathers = delay_s > 0
@@ -149,7 +151,7 @@ def _serve(
         size = end - first
         idle_s = now_s - free_s[0]
         waking_s = wake_s if idle_s >= asleep_s else wake_s * idle_s / asleep_s  # service.woken, in the inmost loop
-        done_s = now_s + (takes_s[size] + waking_s) * spread[first]
+        done_s = now_s + (takes_s[size] + waking_s) * spread[len(begun)]
         heapq.heapreplace(free_s, done_s + service.handover_s)
         begun.append(now_s)
         ended.append(done_s)
@@ -172,8 +174,16 @@ def _closing(at_s: list[float], most: int, delay_s: float) -> list[float]:
     return closing
 
 
+def in_rounds(samples: Floats, count: int, rng: np.random.Generator) -> Floats:
+    """So many draws, of which every len(samples) in a row are all of the samples, in an order of their own."""
+    rounds = -(-count // len(samples))
+    return np.asarray(rng.permuted(np.tile(samples, (rounds, 1)), axis=1).ravel()[:count], float)
+
+
 class _Replica:
     def __init__(self, instances: int) -> None:
+        self.came: list[int] = []
+        self.begun = 0  # batches
         self.gathering: list[int] = []
         self.groups = 0  # that have closed
         self.waiting: deque[int] = deque()
@@ -192,7 +202,7 @@ class _Run:
         self._users = arrivals if isinstance(arrivals, Users) else None
         n = arrivals.requests if isinstance(arrivals, Users) else len(arrivals)
         self._before_s = self._after_s = rng.choice(service.outside_s, n) / 2  # half on the way there, half back
-        self._spread = rng.choice(service.spread, n)
+        self._spread = in_rounds(service.spread, n, rng)
         self._takes_s = [service.mean_s(size) for size in range(rules.max_batch_size + 1)]
         self._due = np.full(n, np.nan)
         self._start, self._done = np.full(n, np.nan), np.full(n, np.nan)
@@ -242,6 +252,7 @@ class _Run:
         if rules.max_queue_size is not None and queued >= rules.max_queue_size:
             self._again(now + self._after_s[request])
             return
+        replica.came.append(request)
         replica.outstanding += 1
         delay_s = rules.delay_s + self._service.notice_s
         if delay_s == 0 or rules.max_batch_size == 1:
@@ -275,7 +286,9 @@ class _Run:
             batch = tuple(replica.waiting.popleft() for _ in range(size))
             idle_s = now - replica.free.popleft()
             service = self._service
-            seconds = (self._takes_s[size] + service.wake_s * service.woken(idle_s)) * self._spread[batch[0]]
+            draw = self._spread[replica.came[replica.begun]]
+            replica.begun += 1
+            seconds = (self._takes_s[size] + service.wake_s * service.woken(idle_s)) * draw
             self._busy_s += seconds
             for request in batch:
                 self._start[request], self._batch[request], self._idle[request] = now, size, idle_s

@@ -16,7 +16,7 @@ from lab.measure.planner.calibrated import Point
 from lab.measure.planner.heldout import HeldOut
 from lab.measure.planner.limits import Limit
 from lab.measure.planner.plan_words import ROUTERS
-from lab.measure.planner.planner import Prediction
+from lab.measure.planner.prediction import Prediction
 from lab.measure.planner.simulator import Routing
 from lab.measure.words import format_fraction, format_rate, format_seconds, format_setting_s
 from lab.show import theme
@@ -105,13 +105,13 @@ def curve(
     metric: str,
 ) -> Chart:
     """Served requests a second (x) against a latency (y, log): the run's blocks of the `same` setting, or where there
-    are none of `others`, as marks, what is predicted as a dashed line in a hatched band, and what is asked about as a
-    hollow diamond."""
+    are none of `others`, as marks, what is predicted as a dashed line in a hatched band, its whiskers as far as single
+    simulated runs go, and what is asked about as a hollow diamond."""
     quantity = metric.split("_")[1]
     title = f"Throughput against {quantity}: measured, and predicted"
     setting = asked.told.setting
     table: dict[str, list[Any]] = {"what": [], "setting": [], "served, req/s": []}
-    table |= {f"{quantity}, ms": [], "low, ms": [], "high, ms": []}
+    table |= {f"{quantity}, ms": [], "low, ms": [], "high, ms": [], "single runs from, ms": [], "to, ms": []}
     traces: list[dict[str, Any]] = []
     drawn: list[float] = [] if slo_s is None else [slo_s * 1e3]
     known = [one for one in told if getattr(one.predicted, metric) is not None]
@@ -119,10 +119,7 @@ def curve(
     y = [getattr(one.predicted, metric) * 1e3 for one in known]
     bounds = [(one.predicted.throughput_rps, *one.bounds[metric]) for one in known if metric in one.bounds]
     for one in known:
-        low, high = one.bounds.get(metric, (None, None))
-        append(table, "predicted", asked.words, one.predicted.throughput_rps, ms(getattr(one.predicted, metric)))
-        table["low, ms"].append(ms(low))
-        table["high, ms"].append(ms(high))
+        append(table, "predicted", asked.words, one.predicted.throughput_rps, *_told(one, metric))
     if bounds:
         rates, lows, highs = zip(*bounds, strict=True)
         band = line(
@@ -140,8 +137,10 @@ def curve(
         drawn += [1e3 * value for value in (*lows, *highs)]
     if known:
         hover = f"predicted<br>%{{x:,.4~g}} req/s<br>{quantity} %{{y:,.3~g}} ms<extra></extra>"
-        traces.append(line("predicted", x, y, PREDICTED, hovertemplate=hover))
-        drawn += y
+        trace = line("predicted", x, y, PREDICTED, hovertemplate=hover)
+        trace["error_y"] = _whiskers([one.predicted for one in known], [metric] * len(known), PREDICTED.role)
+        traces.append(trace)
+        drawn += [1e3 * end for one in known for end in one.predicted.between(metric) or ()] + y
     shown, style = (same, MEASURED) if same else (others, OTHERS)
     marks = [(p.served_rps, getattr(p, metric), p) for p in shown if p.served_rps and getattr(p, metric)]
     if marks:
@@ -152,20 +151,17 @@ def curve(
         traces.append(line(name, mx, my, style, mode="markers", text=labels, hovertemplate=hover))
         drawn += my
     for point in shown:
-        append(table, "measured", point.label, point.served_rps, ms(getattr(point, metric)), None, None)
-    at = getattr(asked.told.predicted, metric)
+        append(table, "measured", point.label, point.served_rps, ms(getattr(point, metric)), None, None, None, None)
+    full = asked.told.load_fraction > 1  # then latency grows for as long as that lasts, and is no figure
+    at = None if full else getattr(asked.told.predicted, metric)
     if at is not None:
         hover = f"predicted: what you ask about<br>%{{x:,.4~g}} req/s<br>{quantity} %{{y:,.3~g}} ms<extra></extra>"
-        mark = line(
-            "predicted: what you ask", [setting.rate_rps], [at * 1e3], ASKED, mode="markers", hovertemplate=hover
-        )
+        served = asked.told.predicted.throughput_rps
+        mark = line("predicted: what you ask", [served], [at * 1e3], ASKED, mode="markers", hovertemplate=hover)
         mark["marker"]["size"] = 13
         traces.append(mark)
         drawn.append(at * 1e3)
-        append(table, "predicted, asked", asked.words, setting.rate_rps, at * 1e3)
-        low, high = asked.told.bounds.get(metric, (None, None))
-        table["low, ms"].append(ms(low))
-        table["high, ms"].append(ms(high))
+        append(table, "predicted, asked", asked.words, served, *_told(asked.told, metric))
     if not traces:
         return nothing_to_draw(title, "nothing was measured or predicted here", height=HEIGHT)
     y_range = log_range(drawn)
@@ -185,11 +181,32 @@ def curve(
         first, last = (f"{format_seconds(y[n] / 1e3)} at {format_rate(x[n])}" for n in (0, -1))
         alt += f"{first} to {last}"
     alt += f"; {format_seconds(at)} at the {format_rate(setting.rate_rps)} asked about." if at is not None else "."
+    alt += f" The {format_rate(setting.rate_rps)} asked about are above its capacity." if full else ""
     return Chart(title, {"data": traces, "layout": layout}, alt, table)
 
 
+def _told(one: Told, metric: str) -> list[float | None]:
+    """The figure, the ends of its interval, and of what single runs say; milliseconds."""
+    low, high = one.bounds.get(metric, (None, None))
+    least, most = one.predicted.between(metric) or (None, None)
+    return [ms(value) for value in (getattr(one.predicted, metric), low, high, least, most)]
+
+
+def _whiskers(found: Sequence[Prediction], metrics: Sequence[str], color: str) -> dict[str, Any]:
+    """From each prediction to the lowest and highest that a single simulated run says, as error bars; milliseconds."""
+    below, above = [], []
+    for one, metric in zip(found, metrics, strict=True):
+        at = getattr(one, metric) or 0.0
+        least, most = one.between(metric) or (at, at)
+        below.append(1e3 * max(at - least, 0.0))
+        above.append(1e3 * max(most - at, 0.0))
+    bars = {"array": floats(above), "arrayminus": floats(below), "color": color, "thickness": 1.2, "width": 4}
+    return {"type": "data", "symmetric": False, **bars}
+
+
 def routers(found: Mapping[Routing, Prediction]) -> Chart:
-    """Predicted latency (y) at three percentiles behind each router; hatched, since nothing of it was measured."""
+    """Predicted latency (y) at three percentiles behind each router; hatched, since nothing of it was measured, with
+    whiskers as far as single simulated runs go."""
     title = "Latency behind each router, predicted"
     percentiles = ("p50", "p95", "p99")
     table: dict[str, list[Any]] = {"router": [], **{f"{name}, ms": [] for name in percentiles}, "in time": []}
@@ -204,6 +221,7 @@ def routers(found: Mapping[Routing, Prediction]) -> Chart:
                 "name": f"{ROUTERS[routing]}, predicted",
                 "x": list(percentiles),
                 "y": floats([np.nan if value is None else value for value in values]),
+                "error_y": _whiskers([one] * len(percentiles), [f"latency_{name}_s" for name in percentiles], "@ink"),
                 "marker": {"color": style.role, "pattern": pattern(shape)},
                 "hovertemplate": f"{ROUTERS[routing]}, predicted<br>%{{x}} %{{y:,.3~g}} ms<extra></extra>",
             }

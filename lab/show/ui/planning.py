@@ -108,8 +108,9 @@ def _what_if(found: Plannable, own: Slo, folder: RunFolder) -> None:
     asked = charts.Asked(told, setting_of.in_words(setting, model))
     left, right = st.columns(2, gap="large")
     with left:
-        line = answers.curve(model, setting, slo)
+        line = answers.curve(model, setting, slo, asked=told)
         chart.show(charts.curve(same, model.points, line, asked, slo.latency_s, metric), key="p_chart_curve")
+        st.caption(plan_words.curve_caption(model.requests))
     with right:
         view = st.segmented_control("Show", VIEWS, default=VIEWS[0], required=True, key="p_view", bind="query-params")
         if view == VIEWS[0]:
@@ -206,6 +207,7 @@ def _balancing(model: Calibrated, setting: Setting, slo: Slo) -> None:
     st.markdown(plan_words.balancing_sentence(found))
     chart.show(charts.routers(found), key="p_chart_routers")
     st.caption(
-        f"{format_rate(setting.rate_rps)} over {plural(setting.replicas, 'replica')}, the same arrivals for each. The "
+        f"{format_rate(setting.rate_rps)} over {plural(setting.replicas, 'replica')}, the same simulated runs for each "
+        "router; whiskers are how far single runs are from each other. The "
         f"number of replicas needed is of {ROUTERS['round_robin']}; the others need no more."
     )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lab.measure.planner import discrepancy
-from lab.measure.planner.discrepancy import ALIKE, BESIDE, NEAR, UNKNOWN, Place, Rest, corrected, expected, paces
+from lab.measure.planner.discrepancy import ALIKE, BESIDE, FAR, NEAR, UNKNOWN, Place, Rest, corrected, expected, paces
 
 HERE = Place(8, 0.0, 0.5)
 LEFT = (0.1, 0.2, 0.3)
@@ -27,7 +27,7 @@ def test_many_blocks_that_agree_are_believed():
     ("place", "counts"),
     [
         (Place(8, 0.0, 0.5 + NEAR), np.exp(-0.5)),  # one deviation away in load
-        (Place(8, 0.0, 0.5 + 6 * NEAR), 0.0),
+        (Place(8, 0.0, 0.5 + 6 * NEAR), FAR),
         (Place(16, 0.0, 0.5), ALIKE),
         (Place(8, 0.002, 0.5), ALIKE),
         (Place(1, 0.0, 0.5), 0.0),  # who batches says nothing of who does not

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -9,17 +10,25 @@ import pytest
 
 from lab.errors import InputError
 from lab.measure.floors import Machine
-from lab.measure.planner import accelerators, answers, limits, plan_words, scaling
+from lab.measure.planner import accelerators, answers, calibrated, limits, plan_words, scaling
 from lab.measure.planner.accelerators import Accelerator
 from lab.measure.planner.calibrated import Calibrated, Ranges, Setting
 from lab.measure.planner.heldout import HeldOut, Trust
 from lab.measure.planner.limits import Surroundings
-from lab.measure.planner.planner import Prediction
+from lab.measure.planner.prediction import Prediction, SimulatedRun, put_together
 from lab.measure.planner.scaling import Format
 from lab.measure.planner.service import Service, steady
 from lab.measure.planner.steps import Steps
 from lab.measure.prices import Price
+from lab.measure.words import format_seconds
 from lab.spec import Batching, ModelSpec, Slo
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs enough for what is asked here."""
+    monkeypatch.setattr(calibrated, "RUNS", 2)
+
 
 METRICS = ("throughput_rps", "latency_p50_s", "latency_p95_s", "latency_p99_s")
 
@@ -105,6 +114,60 @@ def test_no_more_replicas_are_worse():
     slo = Slo(latency_s=0.025, percentile=0.95)
     shares = [answers.tell(queue(), Setting(300, n), slo).predicted.slo_attainment_fraction for n in (4, 5, 6, 10)]
     assert shares == sorted(shares)
+
+
+def test_a_target_that_the_model_may_be_wrong_about_is_told_with_that():
+    """8 ms alone against 7.5: a model that said 10 % too much elsewhere may be wrong by as much here."""
+    sure, doubtful = (
+        answers.needed(queue(steady(0.008), trust=trusted(off)), Setting(50), Slo(latency_s=0.0075))
+        for off in (0.0, 0.1)
+    )
+    assert sure.why == "No number of replicas reaches 7.5 ms: one request alone takes 8.0 ms."
+    assert doubtful.replicas is None and doubtful.why.startswith(sure.why)
+    assert "within what the model was off by" in doubtful.why
+
+
+# --- several simulated runs ---------------------------------------------------------------------------------------
+
+
+def test_what_is_asked_about_is_a_point_of_the_curve():
+    model = queue(scattered())
+    told = answers.tell(model, Setting(62), None)
+    line = answers.curve(model, Setting(62), None, asked=told)
+    assert told in line and [one.load_fraction for one in line] == sorted(one.load_fraction for one in line)
+    full = answers.tell(model, Setting(150), None)
+    assert full not in answers.curve(model, Setting(150), None, asked=full)
+
+
+def test_a_server_that_never_sleeps_gets_no_quicker_with_load(monkeypatch):
+    """Stalls of eight times the usual, one in a hundred: a single draw of them makes p99 jump."""
+    monkeypatch.setattr(calibrated, "RUNS", 8)
+    spread = np.array([1.0] * 99 + [8.0])
+    model = queue(replace(steady(0.002, 0.001), spread=spread / spread.mean()), size=8)
+    line = answers.curve(model, Setting(100), None)
+    tails = [one.predicted.latency_p99_s for one in line]
+    assert all(b > 0.97 * a for a, b in itertools.pairwise(tails))
+
+
+def test_a_single_server_s_tail_is_mm1_s(monkeypatch):
+    """M/M/1: time in the system is exponential with mean s / (1 - load), so its p99 is ln(100) times that."""
+    monkeypatch.setattr(calibrated, "RUNS", 8)
+    draws = -np.log((np.arange(2000) + 0.5) / 2000)
+    found = answers.tell(queue(replace(steady(0.010), spread=draws / draws.mean())), Setting(50), None).predicted
+    assert found.latency_p99_s == pytest.approx(np.log(100) * 0.010 / 0.5, rel=0.08)
+    low, high = found.between("latency_p99_s")
+    assert low < found.latency_p99_s < high and len(found.each["latency_p99_s"]) == 8
+
+
+def test_runs_are_put_together_by_their_answers_and_told_apart():
+    def run(*latency_s: float) -> SimulatedRun:
+        return SimulatedRun(np.array(latency_s), np.zeros(len(latency_s)), 2.0, 4, len(latency_s), 0, 3.0, 1.0, 0.5)
+
+    found = put_together([run(1.0, 2.0, 3.0), run(9.0)], Slo(latency_s=2.5))
+    assert (found.latency_p50_s, found.each["latency_p50_s"]) == (2.5, (2.0, 9.0))
+    assert (found.throughput_rps, found.slo_attainment_fraction, found.goodput_rps) == (1.0, 0.25, 0.5)
+    assert found.missed_alone_fraction == 1.0  # nobody waited
+    assert put_together([run(1.0)]).between("latency_p50_s") is None
 
 
 # --- intervals and what is outside --------------------------------------------------------------------------------
@@ -278,7 +341,8 @@ def test_the_queue_breaks_before_the_server_is_full():
     found = limits.limits(queue(), Setting(50), Slo(latency_s=0.030, percentile=0.95), Surroundings())
     assert limits.first(found).name == "queue"
     rates = {one.name: one.rate_rps for one in found}
-    assert 50 < rates["queue"] < rates["batch limit"] == pytest.approx(100)
+    # M/D/1: the wait is within two services with (1 - load) (exp(2 load) - load exp(load)), 0.95 at a load of 0.492.
+    assert rates["queue"] == pytest.approx(49.2, rel=0.05) and rates["batch limit"] == pytest.approx(100)
     assert (rates["memory"], rates["client"], rates["network"]) == (None, None, None)
     assert "What breaks first: the queue." in plan_words.limit_sentence(limits.first(found))
 
@@ -341,6 +405,26 @@ def test_a_router_that_looks_has_the_shorter_tail():
         < found["round_robin"].latency_p99_s
     )
     assert "Predicted p99 behind round robin" in plan_words.balancing_sentence(found)
+
+
+def tails(*p99_s: float) -> Prediction:
+    each = {"latency_p99_s": p99_s}
+    return Prediction(1.0, None, None, None, None, None, float(np.mean(p99_s)), each=each)
+
+
+@pytest.mark.parametrize(("other", "says"), [
+    (tails(0.009, 0.026), "not told apart: 10 % less to 30 % more in 2 simulated runs"),
+    (tails(0.008, 0.016), "20 % less, and so in each of 2 simulated runs"),
+    (tails(0.010, 0.020), "no different"),
+])  # fmt: skip
+def test_a_router_is_better_where_every_simulated_run_says_so(other, says):
+    base = tails(0.010, 0.020)
+    text = plan_words.balancing_sentence({"round_robin": base, "least_outstanding": other})
+    assert text == f"Predicted p99 behind round robin: 15.0 ms; behind least outstanding {told(other)} ({says})."
+
+
+def told(one: Prediction) -> str:
+    return format_seconds(one.latency_p99_s)
 
 
 def test_a_machine_is_paid_whole():

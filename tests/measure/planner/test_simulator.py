@@ -9,7 +9,7 @@ import pytest
 
 from lab.errors import InputError
 from lab.measure.planner.service import Seen, Service, divided, fit, steady
-from lab.measure.planner.simulator import Rules, Users, simulate
+from lab.measure.planner.simulator import Rules, Users, in_rounds, simulate
 
 
 def poisson(rate_rps: float, n: int, seed: int = 1) -> np.ndarray:
@@ -85,6 +85,14 @@ def test_routing_by_what_is_known_beats_routing_by_turn():
     due = poisson(0.85 * 8 / 0.01, 12_000)
     wait = {r: np.quantile(simulate(due, rule, exponential(0.01)).latency_s, 0.99) for r, rule in rules.items()}
     assert wait["least_outstanding"] < wait["two_choices"] < wait["round_robin"]
+
+
+def test_draws_come_in_rounds_of_all_samples():
+    samples = np.arange(7.0)
+    found = in_rounds(samples, 17, np.random.default_rng(3))
+    assert len(found) == 17
+    assert sorted(found[:7]) == sorted(found[7:14]) == samples.tolist() and set(found[14:]) < set(samples)
+    assert found[:7].tolist() != found[7:14].tolist() and in_rounds(np.ones(1), 3, np.random.default_rng(0)).sum() == 3
 
 
 def test_a_seed_fixes_everything():
