@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from lab import home
 from lab.errors import LabError
@@ -30,6 +31,11 @@ SHARED = ("downloads", "triton", "models")
 TIERS = ("gpu", "triton", "browser")
 LONG = ("processes", "pages", "llm")
 """Tests beside the unit tier that need no server."""
+
+
+# Here, not beside the tests that use it: a test has what is in force where its file is read.
+settings.register_profile("whatever else runs", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("whatever else runs")
 
 
 def pytest_configure() -> None:

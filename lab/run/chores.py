@@ -33,7 +33,7 @@ from lab.serve.process import last_lines
 PROJECT = Path(__file__).parents[2]
 NAME = re.compile(r"[a-z0-9-]{1,60}")
 COMMAND = (sys.executable, "-m", "lab")
-START_LIMIT_S, STOP_LIMIT_S, POLL_S = 10.0, 10.0, 0.1
+START_LIMIT_S, STOP_LIMIT_S, POLL_S = 60.0, 10.0, 0.1
 
 
 @dataclass(frozen=True)

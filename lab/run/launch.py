@@ -20,10 +20,12 @@ from pathlib import Path
 from lab.errors import FolderError, InputError, RunError
 from lab.run import control
 from lab.run.folder import RunFolder
+from lab.run.status import SUMMING
 from lab.spec import ModelSpec
 
-START_LIMIT_S = 20.0
+START_LIMIT_S = 60.0
 STOP_LIMIT_S = 15.0
+SUM_LIMIT_S = 120.0
 PROJECT = Path(__file__).parents[2]
 
 
@@ -53,11 +55,12 @@ def replay(cassette: str, run_id: str) -> str:
 
 
 def stop(run_id: str) -> None:
-    """Ask the run to stop; after STOP_LIMIT_S kill it. What was measured is kept either way."""
+    """Ask the run to stop; after STOP_LIMIT_S kill it, unless it has heard and only sums up what it measured, for
+    which it has SUM_LIMIT_S. What was measured is kept either way."""
     folder = RunFolder.open(run_id)
     control.send(run_id, {"stop": True})
-    if _until(lambda: not folder.status().active, STOP_LIMIT_S):
-        return
+    _until(lambda: not folder.status().active, STOP_LIMIT_S)
+    _until(lambda: not ((now := folder.status()).active and now.phase == SUMMING), SUM_LIMIT_S)
     status = folder.status()
     if status.active and status.pid:
         # The runner alone: its load workers end when their input closes, its own Triton when its owner dies.

@@ -23,6 +23,8 @@ from lab.errors import FolderError
 
 ACTIVE = ("queued", "starting", "warm-up", "running", "draining")
 FINAL = ("done", "failed", "cancelled")
+SUMMING = "summing up"
+"""The phase of a run that measures no more and has its figures yet to make."""
 
 STALE_S = 3.0
 """A process that is gone this long after its last heartbeat counts as gone for good."""

@@ -18,7 +18,7 @@ from lab.serve.process import Process, born, last_lines
 from lab.serve.record import ServerRecord
 
 START_LIMIT_S = 60.0
-STOP_LIMIT_S = 15.0
+STOP_LIMIT_S = 30.0
 """Limits, not expectations: a start takes about 1 s, a stop 3 s."""
 
 DRAIN_S = 5
@@ -114,7 +114,7 @@ def _try(
 
 def end(state: ServerRecord, limit_s: float = STOP_LIMIT_S) -> str:
     """Asks the server to stop, kills it after `limit_s`, and leaves neither stubs nor shared memory of it behind.
-    "stopped", "killed after 15 s", or "had ended before"."""
+    "stopped", "killed after 30 s", or "had ended before"."""
     how = _terminate(state.pid, limit_s) if state.alive() else "had ended before"
     _, alive = psutil.wait_procs(leftovers.stubs([state.prefix]), timeout=STUB_LIMIT_S)
     for stub in alive:

@@ -288,7 +288,7 @@ class Server:
         return f"Triton ended{how}; its last words: {' | '.join(words) or 'none'}"
 
     def stop(self) -> str:
-        """Stops the process, started here or attached to; how it ended: "stopped", "killed after 15 s"."""
+        """Stops the process, started here or attached to; how it ended: "stopped", "killed after 30 s"."""
         managed = self._controlled("stop")
         self.client.close()
         record.remove(managed)  # first: nobody shall find one that is about to go

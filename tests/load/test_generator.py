@@ -30,7 +30,7 @@ from lab.stream import read_stream
 from tests.lasting import Lasting
 from tests.load.fakes.servers import FakeServer, free_port, grpc_server, http_server
 from tests.load.fakes.service import Service
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.processes
 
@@ -80,7 +80,7 @@ class Bench:
 
     def begin(self, arrival: Arrival, duration_s: float, *, url: str | None = None, **more: Any) -> Window:
         self.blocks += 1
-        workload = Workload(arrival=arrival, duration_s=duration_s, **more)
+        workload = Workload(arrival=arrival, duration_s=duration_s, **{"timeout_s": LIMIT_S, **more})
         return self.generator.begin(Job(self.blocks, url or self.fakes[workload.protocol].url, NULL, workload))
 
     def rows(self, window: Window, progress: Progress | None = None) -> Block:
@@ -198,8 +198,9 @@ def test_requests_go_out_at_the_asked_rate(bench: Bench, rate_rps: float, second
     assert block.due_ms == pytest.approx(np.arange(n) * 1000 / rate_rps, abs=1e-3)
     assert (block.sent_ms >= block.due_ms).all()
     late = block.sent_ms - block.due_ms
-    # Sleeping from one to the next would be later with each: at 800 a second by 80 ms and more at the end.
-    assert np.median(late[-n // 4 :]) < LATE_MS
+    # Sleeping from one to the next would be later with each: at 800 a second by 80 ms and more at the end. A machine
+    # that stands still makes some late, not all.
+    assert late[-n // 4 :].min() < LATE_MS
     check_times(block, service)
 
 
@@ -229,7 +230,6 @@ def test_concurrency_is_what_was_asked(bench: Bench, protocol: str) -> None:  # 
 
 
 def test_nobody_there_ends_with_every_request_refused(bench: Bench) -> None:  # T5
-    began = time.monotonic()
     window = bench.begin(Poisson(rate_rps=60), 0.5, url=f"127.0.0.1:{free_port()}")
     progress = bench.generator.wait(60)
     block = bench.rows(window, progress)
@@ -237,7 +237,7 @@ def test_nobody_there_ends_with_every_request_refused(bench: Bench) -> None:  # 
     assert progress.errors == {"refused": len(block.request)}
     assert len(block.request) > 10
     assert all("refused" in detail for detail in block.detail)
-    assert time.monotonic() - began < 20
+    assert block.latency_ms.max() < 1000 * LIMIT_S  # its limit, which nobody waited for
 
 
 def test_a_server_that_never_answers_does_not_hold_the_run(bench: Bench) -> None:  # T12
@@ -246,14 +246,15 @@ def test_a_server_that_never_answers_does_not_hold_the_run(bench: Bench) -> None
     assert len(block.request) == 20
     assert set(block.outcome) == {TIMEOUT}
     assert (block.latency_ms >= 500).all()
-    assert block.done_ms.max() < 400 + 500 + 2000
-    until(lambda: service.cancelled == 20, "the server to be told")
+    assert block.done_ms.max() < 400 + 500 + 1000 * LIMIT_S / 2
+    until(lambda: service.cancelled == block.was_sent.sum(), "the server to be told")
 
 
 def test_a_killed_server_leaves_what_was_measured(bench: Bench) -> None:  # T13
-    with grpc_server(Service(seconds=0.02)) as fake:
-        window = bench.begin(Constant(rate_rps=100), 1.5, url=fake.url, timeout_s=2)
-        until(lambda: time.perf_counter_ns() > window.start_ns + 700_000_000)
+    service = Service(seconds=0.02)
+    with grpc_server(service) as fake:
+        window = bench.begin(Constant(rate_rps=100), 1.5, url=fake.url)
+        until(lambda: service.served >= 20 and time.perf_counter_ns() > window.start_ns + 500_000_000)
         fake.kill()
         killed_ms = (time.perf_counter_ns() - window.start_ns) / 1e6
         progress = bench.generator.wait(60)
@@ -267,11 +268,11 @@ def test_a_killed_server_leaves_what_was_measured(bench: Bench) -> None:  # T13
 def test_refusals_by_a_full_queue_are_counted_by_the_client(bench: Bench, tmp_path: Path) -> None:  # P7
     path = tmp_path / "at_once.txt"
     path.write_text("0\n" * 8)
-    service = Service(seconds=0.3, places=1, queue=2)
+    service = Service(seconds=0.3, places=1, queue=2, together=8)
     block = bench.run(service, Trace(path=str(path)), 0.1)
     assert (block.count(OK), block.count(REFUSED)) == (3, 5) == (service.served, service.refused)
     assert all(detail == "UNAVAILABLE: Exceeds maximum queue size" for detail in block.detail if detail)
-    assert np.median(block.latency_ms[block.outcome == REFUSED]) < 290
+    assert block.done_ms[block.outcome == REFUSED].max() <= block.done_ms[block.outcome == OK].min()
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
@@ -285,11 +286,10 @@ def test_failures_between_successes_are_told_apart(bench: Bench, protocol: str) 
 def test_a_wrong_request_is_a_wrong_set_up(bench: Bench, protocol: str) -> None:  # P3
     for fake in bench.fakes.values():
         fake.service.take_over(Service(refuse=("INVALID_ARGUMENT", "unexpected shape for input 'INPUT'")))
-    began = time.monotonic()
-    bench.begin(Poisson(rate_rps=50), 60, protocol=protocol)
+    window = bench.begin(Poisson(rate_rps=50), 600, protocol=protocol)
     with pytest.raises(InputError, match=r"model null: .*unexpected shape for input 'INPUT'"):
         bench.generator.wait(60)
-    assert time.monotonic() - began < 15
+    assert len(bench.rows(window).request) < 600 * 50 // 2  # not at the block's end
     bench.run(Service(), Constant(rate_rps=20), 0.1)  # the generator goes on to the next block
 
 
@@ -304,10 +304,12 @@ def test_a_trace_that_is_not_there_is_found_before_the_start(bench: Bench) -> No
 def test_progress_tells_what_is_planned_from_the_start(bench: Bench) -> None:
     for fake in bench.fakes.values():
         fake.service.take_over(Service())
-    bench.begin(Constant(rate_rps=10), 0.5, warmup_s=0.1)
+    bench.begin(Constant(rate_rps=10), 600, warmup_s=0.1)
     progress = bench.generator.poll()
-    assert (progress.planned, progress.done) == (5, False)
-    assert bench.generator.wait(60).finished == 5
+    assert (progress.planned, progress.done) == (6000, False)
+    bench.generator.cancel()
+    progress = bench.generator.wait(60)
+    assert progress.done and progress.planned == progress.finished < 3000
 
 
 def test_the_window_is_warm_up_and_measurement(bench: Bench) -> None:
@@ -316,20 +318,22 @@ def test_the_window_is_warm_up_and_measurement(bench: Bench) -> None:
     assert window.end_ns - window.start_ns == 500_000_000
 
 
-def test_the_rate_changes_while_the_block_runs(bench: Bench) -> None:
+def test_the_rate_changes_while_the_block_runs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     for fake in bench.fakes.values():
         fake.service.take_over(Service())
-    window = bench.begin(Constant(rate_rps=20), 1.5)
-    until(lambda: time.perf_counter_ns() > window.start_ns + 500_000_000)
+    monkeypatch.setattr("lab.load.generator.CHANGE_LEAD_S", 1.0)  # the worker hears of it in time on any machine
+    window = bench.begin(Constant(rate_rps=20), 600)
+    until(lambda: bench.generator.poll().finished >= 5)
     effect_ms = (bench.generator.change(rate_rps=100) - window.start_ns) / 1e6
+    until(lambda: time.perf_counter_ns() > window.start_ns + 1e6 * effect_ms + 300_000_000)
+    bench.generator.cancel()
     block = bench.rows(window, bench.generator.wait(60))
     check_conservation(block)
-    assert 500 <= effect_ms < 1400
     before, after = block.due_ms[block.due_ms < effect_ms], block.due_ms[block.due_ms >= effect_ms]
     assert np.diff(before) == pytest.approx(50, abs=1e-3)
     assert np.diff(after) == pytest.approx(10, abs=1e-3)
     assert after[0] == pytest.approx(effect_ms, abs=1e-3)
-    assert 1500 - 10.1 <= after[-1] < 1500
+    assert len(before) >= 20 and len(after) >= 30
 
 
 def test_a_change_of_rate_in_a_long_block_stalls_nothing(bench: Bench) -> None:
@@ -346,8 +350,7 @@ def test_a_change_of_rate_in_a_long_block_stalls_nothing(bench: Bench) -> None:
     block = bench.rows(window, bench.generator.wait(60))
     check_conservation(block)
     after = block.sent_ms[block.was_sent & (block.due_ms >= effect_ms)]
-    assert after.min() < effect_ms + 1500
-    assert np.diff(np.sort(after)).max() < 1500
+    assert np.diff(np.sort(after)).max() < 1000 * LIMIT_S / 2
     assert grown_bytes < 64 * 2**20
 
 
@@ -367,14 +370,17 @@ def test_the_concurrency_changes_while_the_block_runs(bench: Bench) -> None:
     service = Service(seconds=0.05)
     for fake in bench.fakes.values():
         fake.service.take_over(service)
-    window = bench.begin(ClosedLoop(concurrency=2), 1.5)
-    until(lambda: service.peak_in_flight > 0 and time.perf_counter_ns() > window.start_ns + 300_000_000)
+    bench.begin(ClosedLoop(concurrency=2), 600)
+    until(lambda: service.served >= 10)
     assert service.peak_in_flight == 2
     asked_ns = time.perf_counter_ns()
     effect_ns = bench.generator.change(concurrency=6)
     assert asked_ns <= effect_ns <= time.perf_counter_ns()
-    bench.generator.wait(60)
+    served = service.served
+    until(lambda: service.peak_in_flight == 6 and service.served > served + 30)
     assert service.peak_in_flight == 6
+    bench.generator.cancel()
+    bench.generator.wait(60)
 
 
 def test_what_cannot_be_changed_says_so(bench: Bench) -> None:
@@ -392,17 +398,16 @@ def test_cancel_ends_the_block_and_keeps_what_was_measured(bench: Bench) -> None
     service = Service(silent=True)
     for fake in bench.fakes.values():
         fake.service.take_over(service)
-    window = bench.begin(Constant(rate_rps=50), 60)
+    window = bench.begin(Constant(rate_rps=50), 600)
     until(lambda: len(service.arrived_ns) >= 10)
-    began = time.monotonic()
     bench.generator.cancel()
-    progress = bench.generator.wait(60)
-    assert time.monotonic() - began < 20  # of 60 s that the block had left
+    progress = bench.generator.wait(60)  # of 600 s that the block had left
+    assert progress.done
     block = bench.rows(window, progress)
     check_conservation(block)
     assert progress.errors == {"cancelled": len(block.request)}
     assert progress.planned is not None
-    assert 10 <= progress.planned < 60 * 50 // 2
+    assert 10 <= progress.planned < 600 * 50 // 2
 
 
 # --- several workers ---
@@ -419,12 +424,15 @@ def test_workers_share_one_schedule_and_one_start(two: Bench) -> None:
 
 
 def test_workers_share_users_and_the_cap(two: Bench) -> None:
-    service = Service(seconds=0.05)
-    two.run(service, ClosedLoop(concurrency=5), 0.4)
-    assert service.peak_in_flight == 5
-    service = Service(seconds=0.05)
-    two.run(service, Constant(rate_rps=300), 0.3, max_in_flight=3)
-    assert service.peak_in_flight == 3
+    for users, arrival, more in ((5, ClosedLoop(concurrency=5), {}), (3, Constant(rate_rps=300), {"max_in_flight": 3})):
+        service = Service(seconds=0.05)
+        for fake in two.fakes.values():
+            fake.service.take_over(service)
+        two.begin(arrival, 600, **more)
+        until(lambda s=service, users=users: s.peak_in_flight == users and s.served > 30, "all of them at once")
+        two.generator.cancel()
+        two.generator.wait(60)
+        assert service.peak_in_flight == users
     service = Service(seconds=0.01)
     block = two.run(service, Constant(rate_rps=50), 0.3, max_in_flight=1)
     assert (service.peak_in_flight, len(block.request)) == (1, 15)
@@ -471,8 +479,8 @@ RUN = """
     with Generator(folder, workers=1) as generator:
         workload = Workload(arrival=Constant(rate_rps=200), duration_s=60)
         generator.begin(Job(0, url, ModelSpec(name="null"), workload))
-        print(generator.pids[0], flush=True)
         try:
+            print(generator.pids[0], flush=True)
             generator.wait(60)
         except KeyboardInterrupt:
             generator.cancel()

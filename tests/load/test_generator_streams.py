@@ -25,7 +25,7 @@ from lab.stream import read_stream
 from tests.lasting import Lasting
 from tests.load.fakes.servers import FakeServer, free_port
 from tests.load.fakes.streams import Chunk, Story, generate_server, grpc_stream_server, openai_server
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.processes
 
@@ -44,8 +44,15 @@ class Bench:
         self, url: str, arrival: Arrival, duration_s: float, *, tokenizer: Path | None = None, **more: Any
     ) -> Window:
         self.blocks += 1
-        workload = Workload(arrival=arrival, duration_s=duration_s, **more)
+        workload = Workload(arrival=arrival, duration_s=duration_s, **{"timeout_s": LIMIT_S, **more})
         return self.generator.begin(Job(self.blocks, _url(url, workload.protocol), LLM, workload, tokenizer))
+
+    def heard(self) -> None:
+        """The worker has read all that was sent to it: it has reported twice since, so its loop has gone round."""
+        (worker,) = self.generator._all
+        for _ in range(2):
+            self.generator.poll()  # takes what it has said so far
+            until(lambda: worker.listen() or worker.reports, "the worker's next report")
 
     def rows(self) -> list[dict[str, Any]]:
         return self._table().to_pylist()
@@ -104,10 +111,10 @@ def test_records_hold_the_chunks_that_the_server_sent(bench: Bench, protocol: st
     streams = bench.requests().streams
     assert streams is not None
     # Stamps are of one clock with the server's, and each chunk came after it was sent. Sorted, as a server that stood
-    # still takes up what waits in any order: of sorted stamps the same is true.
+    # still takes up what waits in any order: of sorted stamps the same is true. It makes some late, and not all.
     late = np.sort(streams.t_ns.reshape(10, 3), axis=0) - np.sort(np.array(story.sent_ns), axis=0)
     assert (late > 0).all()
-    assert np.median(late) < 50_000_000
+    assert (late.min(axis=0) < 50_000_000).all()
 
 
 @PROTOCOLS
@@ -121,8 +128,9 @@ def test_one_stream_scores_as_each_tool_would_have_it(bench: Bench, protocol: st
     assert (summary.ok, summary.output_tokens_mean) == (10, 10)
     assert requests.streams is not None
     came_ns, told_ns = requests.streams.t_ns.reshape(10, 3), np.array(story.sent_ns)
-    late_s = (came_ns - told_ns) / 1e9  # in the median: a busy machine holds some up
-    assert (late_s > 0).all() and np.median(late_s) < 0.05
+    late_s = (came_ns - told_ns) / 1e9
+    assert (late_s > 0).all()
+    assert (late_s.min(axis=0) < 0.05).all()  # a busy machine holds some up; of each of the three, not all ten
     assert 0.100 <= summary.ttft_mean_s == pytest.approx((came_ns[:, 0] - requests.sent_ns).mean() / 1e9)
     assert summary.icl_mean_s == pytest.approx(np.diff(came_ns).mean() / 1e9)
     assert summary.itl_mean_s == pytest.approx(summary.icl_mean_s * 2 / 6)
@@ -133,7 +141,7 @@ def test_one_stream_scores_as_each_tool_would_have_it(bench: Bench, protocol: st
 def test_a_stream_that_never_ends_is_given_up_and_its_tokens_are_kept(bench: Bench, protocol: str) -> None:  # T12, T22
     story = Story([Chunk(0.05 * i, 2) for i in range(4)], hangs=True)
     with fake(protocol, story) as server:
-        window = bench.begin(server.url, Constant(rate_rps=10), 0.5, protocol=protocol, timeout_s=0.8)
+        window = bench.begin(server.url, Constant(rate_rps=10), 0.5, protocol=protocol, timeout_s=2.0)
         progress = bench.generator.wait(60)
         until(lambda: story.cancelled == 5)
     rows = bench.rows()
@@ -141,7 +149,7 @@ def test_a_stream_that_never_ends_is_given_up_and_its_tokens_are_kept(bench: Ben
     assert {row["outcome"] for row in rows} == {TIMEOUT}
     assert {row["output_tokens"] for row in rows} == {8}
     assert {len(row["chunk_ns"]) for row in rows} == {4}
-    assert max(row["done_ns"] for row in rows) < window.end_ns + (0.8 + 2) * 1e9
+    assert max(row["done_ns"] for row in rows) < window.end_ns + (2 + LIMIT_S / 2) * 1e9
     assert progress.output_tokens == 40
 
 
@@ -149,9 +157,9 @@ def test_a_stream_that_never_ends_is_given_up_and_its_tokens_are_kept(bench: Ben
 def test_stop_keeps_the_tokens_of_unfinished_answers(bench: Bench, protocol: str) -> None:  # T22
     story = Story([Chunk(0.01 * i, 1) for i in range(10)], hangs=True)
     with fake(protocol, story) as server:
-        bench.begin(server.url, ClosedLoop(concurrency=3), 20, protocol=protocol, timeout_s=20)
-        until(lambda: [len(sent) for sent in story.sent_ns] == [10, 10, 10])
-        bench.generator.wait(0.5)  # on the way
+        bench.begin(server.url, ClosedLoop(concurrency=3), 60, protocol=protocol)
+        until(lambda: story.told == 3)
+        bench.heard()
         bench.generator.cancel()
         bench.generator.wait(60)
     rows = bench.rows()
@@ -163,9 +171,9 @@ def test_stop_keeps_the_tokens_of_unfinished_answers(bench: Bench, protocol: str
 def test_a_server_that_dies_leaves_the_tokens_that_came(bench: Bench, protocol: str) -> None:  # P9, T13
     story = Story([Chunk(0.01 * i, 1) for i in range(5)], hangs=True)
     with fake(protocol, story) as server:
-        bench.begin(server.url, Constant(rate_rps=20), 60, protocol=protocol, timeout_s=60)
-        until(lambda: story.sent_ns and len(story.sent_ns[0]) == 5)
-        bench.generator.wait(0.5)  # on the way
+        bench.begin(server.url, Constant(rate_rps=20), 60, protocol=protocol)
+        until(lambda: story.told >= 1)
+        bench.heard()
         server.kill()
         killed_ns = time.perf_counter_ns()
     until(lambda: bench.generator.poll().errors.get("refused"))
@@ -173,7 +181,7 @@ def test_a_server_that_dies_leaves_the_tokens_that_came(bench: Bench, protocol: 
     assert bench.generator.wait(60).done
     rows = bench.rows()
     assert (rows[0]["outcome"], rows[0]["output_tokens"]) == (TRUNCATED, 5)
-    assert rows[0]["done_ns"] < killed_ns + 2e9
+    assert rows[0]["done_ns"] < killed_ns + 1e9 * LIMIT_S / 2
     assert REFUSED in {row["outcome"] for row in rows}
 
 
@@ -181,8 +189,8 @@ def test_a_server_that_dies_leaves_the_tokens_that_came(bench: Bench, protocol: 
 def test_errors_in_the_middle_are_truncated_answers(bench: Bench, protocol: str) -> None:  # T6
     story = Story([Chunk(0, 1), Chunk(0.01, 1), Chunk(0.02, 1)], fails=("INTERNAL", "out of cache"))
     with fake(protocol, story) as server:
-        rows, progress = bench.run(server.url, ClosedLoop(concurrency=2, think_s=0.05), 0.4, protocol=protocol)
-    assert len(rows) >= 2
+        rows, progress = bench.run(server.url, Constant(rate_rps=10), 0.4, protocol=protocol)
+    assert len(rows) == 4
     assert progress.errors == {"truncated": len(rows)}
     assert all("out of cache" in row["detail"] and row["output_tokens"] == 3 for row in rows)
 

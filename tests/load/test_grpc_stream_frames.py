@@ -19,7 +19,7 @@ from tests.load.fakes import peer as wire
 from tests.load.fakes.peer import BEGIN, DATA, END_HEADERS, END_STREAM, FINE, HEADERS, Peer, block, frame, listening
 from tests.load.fakes.streams import Chunk, Story, response
 from tests.load.fakes.using import End, Using
-from tests.waiting import timed
+from tests.waiting import LIMIT_S, timed
 
 REQUESTS = requests_for(ModelSpec(name="llm"), Workload(arrival=ClosedLoop(concurrency=1), duration_s=1), 3)
 
@@ -93,8 +93,9 @@ async def test_what_comes_together_has_one_stamp_and_what_comes_later_a_later_on
 
 
 @timed
-async def test_an_answered_stream_is_closed_only_after_its_trailers() -> None:
+async def test_an_answered_stream_is_closed_only_after_its_trailers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton keeps the model for ever when the connection goes away in between."""
+    monkeypatch.setattr("lab.load.targets.channel.TRAILERS_S", LIMIT_S)
     async with connected() as (using, peer):
         using.ask(0)
         peer.send(begin(), data(words(1) + final()))

@@ -202,14 +202,14 @@ def test_a_server_that_dies_ends_what_is_in_flight(target: Any, server: Any) -> 
 
 
 def test_a_grpc_server_that_comes_back_is_found_again() -> None:
-    bound = socket.socket()
+    bound = socket.socket()  # and stays bound, so that no neighbour takes the port before the server has it
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     bound.bind(("127.0.0.1", 0))
     port = bound.getsockname()[1]
 
     async def script(target: Any, ends: Ends) -> None:
         target.ask(0)
         await until_async(lambda: 0 in ends)
-        bound.close()
         loop = asyncio.get_running_loop()
         server = grpc_server(Service(), port=port)
         fake = await loop.run_in_executor(None, server.__enter__)
@@ -218,7 +218,8 @@ def test_a_grpc_server_that_comes_back_is_found_again() -> None:
         await until_async(lambda: {1, 2} <= set(ends))
         await loop.run_in_executor(None, fake.kill)
 
-    ends = use(TritonGrpc, f"127.0.0.1:{port}", script)
+    with bound:
+        ends = use(TritonGrpc, f"127.0.0.1:{port}", script)
     assert [ends[number][0] for number in range(3)] == [REFUSED, OK, OK]
 
 

@@ -8,14 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import settings
 
 from lab.measure.records import OK, OUTCOMES, REQUESTS, SERVER, TELEMETRY, TIMEOUT, Requests, Window
 
 MS = 1_000_000
-
-settings.register_profile("whatever else runs", deadline=None)
-settings.load_profile("whatever else runs")
 
 
 def _requests(rows: Sequence[tuple[float, float | None, float, str]], detail: str | None = None) -> Requests:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 from typing import Any
@@ -24,29 +23,30 @@ class Page(BaseHTTPRequestHandler):
         pass
 
 
-@contextmanager
-def page(port: int) -> Iterator[None]:
-    server = HTTPServer(("127.0.0.1", port), Page)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield
-    server.shutdown()
-    thread.join()
-    server.server_close()
+@pytest.fixture
+def page() -> Iterator[HTTPServer]:
+    """Bound, so that no neighbour takes its port, and not listening until it is activated."""
+    with HTTPServer(("127.0.0.1", 0), Page, bind_and_activate=False) as server:
+        server.server_bind()
+        yield server
 
 
-def test_a_page_that_is_late_is_told_about_once_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_that_is_late_is_told_about_once_and_waited_for(
+    page: HTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(dashboard, "PATIENCE_S", 0.0)
-    (port,), _ = ports.pick(count=1)
-    said, late = [], page(port)
+    said: list[str] = []
+    thread = threading.Thread(target=page.serve_forever)
 
     def report(line: str) -> None:
         said.append(line)
-        late.__enter__()  # only now does it begin to answer
+        page.server_activate()  # only now does it begin to answer
+        thread.start()
 
     streamlit: Any = SimpleNamespace(exit_status=None)
-    assert dashboard._page_answers(streamlit, port, lambda: False, report)
-    late.__exit__(None, None, None)
+    assert dashboard._page_answers(streamlit, page.server_port, lambda: False, report)
+    page.shutdown()
+    thread.join()
     assert len(said) == 1
     assert "still waiting" in said[0]
 

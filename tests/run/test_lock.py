@@ -153,7 +153,7 @@ def test_a_waiter_takes_over_soon_after_the_release() -> None:
             waiter.says("waits 1 run-a")
         released = time.monotonic()
         waiter.says("has it")
-        assert time.monotonic() - released < 10
+        assert time.monotonic() - released < 30
 
 
 def test_a_run_waits_for_work_that_would_falsify_it_and_the_other_way_round() -> None:

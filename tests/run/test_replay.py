@@ -27,13 +27,14 @@ def tape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Clock:
-    """perf_counter_ns, `times` as fast: the test need not wait for the load's whole length."""
+    """perf_counter_ns, `times` as fast: the test need not wait for the load's whole length. It stands still after
+    `most_s` of its own."""
 
-    def __init__(self, times: int) -> None:
-        self.times, self.begun_ns = times, time.perf_counter_ns()
+    def __init__(self, times: int, most_s: float = 3600.0) -> None:
+        self.times, self.begun_ns, self.most_ns = times, time.perf_counter_ns(), round(most_s * 1e9)
 
     def __call__(self) -> int:
-        return self.begun_ns + self.times * (time.perf_counter_ns() - self.begun_ns)
+        return self.begun_ns + min(self.most_ns, self.times * (time.perf_counter_ns() - self.begun_ns))
 
 
 @pytest.mark.processes
@@ -55,15 +56,14 @@ def test_it_ends_as_the_run_that_was_recorded(tape: Path) -> None:
 
 @pytest.mark.processes
 def test_it_grows_while_it_plays_and_can_be_watched_and_stopped(tape: Path) -> None:
-    player = threading.Thread(target=replay.play, args=(tape, PLAYED), kwargs={"clock": Clock(2)})
+    player = threading.Thread(target=replay.play, args=(tape, PLAYED), kwargs={"clock": Clock(8, most_s=4.0)})
     player.start()
     until(lambda: any(info.run_id == PLAYED for info in runs()), "the replay to begin")
     folder = RunFolder.open(PLAYED)
-    until(lambda: folder.read("requests").num_rows > 0, "its first answers")
+    until(lambda: Live(folder).update().seconds > 1, "a second to show")
     half = folder.read("requests").num_rows
     assert 0 < half < RunFolder.open(OWN).read("requests").num_rows
     assert folder.status().active and 0 < (folder.status().progress or 0) < 1
-    until(lambda: Live(folder).update().seconds > 1, "a second to show")
     control.send(PLAYED, {"stop": True})
     player.join(60)
     assert not player.is_alive()

@@ -63,6 +63,12 @@ def test_a_wrong_url_is_one_line_with_what_is_allowed(url: str, said: str) -> No
     assert said in str(error.value) and repr(url) in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For servers in threads of a process that may stand still; none of them stays silent."""
+    monkeypatch.setattr(listening, "LIMIT_S", 20.0)
+
+
 @contextmanager
 def answering(answer: Callable[[socket.socket], object]) -> Iterator[int]:
     """A port whose every connection is handed to `answer`, and closed after."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from lab.run import catalogue
 from lab.run.control import Inbox
+from lab.run.status import SUMMING
 from lab.spec import Batching, parse
 from tests.show.synthetic import SECOND, Author, simulate
 
@@ -61,6 +62,7 @@ def feed(run_id: str, seconds: float, rate_rps: float = 400.0) -> None:
         folder.set_status("running", progress=(now_ns - start_ns) / (seconds * SECOND))
         then_ns = now_ns
         time.sleep(TICK_S)
+    folder.set_status("draining", phase=SUMMING)
     folder.event("block_end", block=0, planned=None, end_ns=time.perf_counter_ns())
     author.end(state, "stopped by the user" if state == "cancelled" else "")
 

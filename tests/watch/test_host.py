@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import psutil
@@ -115,47 +115,49 @@ def test_memory_of_another_users_process_is_a_matter_of_permission() -> None:
     assert reading.reason == "no permission to read the memory of process 1; run as its user"
 
 
-def cpu_seconds(pid: int) -> float:
-    times = psutil.Process(pid).cpu_times()
-    return times.user + times.system
+def cpu_seconds(pids: Iterable[int]) -> float:
+    times = [psutil.Process(pid).cpu_times() for pid in pids]
+    return sum(each.user + each.system for each in times)
+
+
+class Looks:
+    """A meter's two looks, each between two of ours, as far apart as this process was held up."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self.pids, self.meter = pids, CpuMeter()
+        self.looks: list[tuple[tuple[float, float], tuple[float, float]]] = []
+
+    def look(self) -> Reading:
+        before = time.perf_counter(), cpu_seconds(self.pids)
+        reading = self.meter.read("a", self.pids)
+        self.looks.append((before, (time.perf_counter(), cpu_seconds(self.pids))))
+        return reading
+
+    def allows(self, fraction: float | None) -> bool:
+        (outer_from, inner_from), (inner_to, outer_to) = self.looks
+        tick_s = 0.02 * len(self.pids)  # the kernel counts in hundredths
+        least = (inner_to[1] - inner_from[1] - tick_s) / (outer_to[0] - outer_from[0])
+        most = (outer_to[1] - outer_from[1] + tick_s) / (inner_to[0] - inner_from[0])
+        return fraction is not None and least <= fraction <= most
 
 
 def test_cpu_is_what_was_spent_between_two_looks(python: Callable[[str], subprocess.Popen[str]]) -> None:
-    """Each of the meter's two looks lies between two of ours, as far apart as this process was held up."""
     busy = python("import time\nwhile time.process_time() < 0.5: pass\nprint('up', flush=True)\nwhile True: pass")
-    meter, looks = CpuMeter(), []
-
-    def look() -> Reading:
-        before = time.perf_counter(), cpu_seconds(busy.pid)
-        reading = meter.read("a", [busy.pid])
-        looks.append((before, (time.perf_counter(), cpu_seconds(busy.pid))))
-        return reading
-
-    assert look() == Reading("a", "cpu_fraction", None, "needs two looks")
-    spent = looks[0][1][1]
+    seen = Looks([busy.pid])
+    assert seen.look() == Reading("a", "cpu_fraction", None, "needs two looks")
+    spent = seen.looks[0][1][1]
     assert spent > 0.4  # before the first look: must not count
-    until(lambda: cpu_seconds(busy.pid) > spent + 0.4)
-    found = look().value
-    assert found is not None
-    (outer_from, inner_from), (inner_to, outer_to) = looks
-    tick_s = 0.02  # the kernel counts in hundredths
-    least = (inner_to[1] - inner_from[1] - tick_s) / (outer_to[0] - outer_from[0])
-    most = (outer_to[1] - outer_from[1] + tick_s) / (inner_to[0] - inner_from[0])
-    assert least <= found <= most
+    until(lambda: cpu_seconds([busy.pid]) > spent + 0.4)
+    assert seen.allows(seen.look().value)
 
 
 def test_cpu_of_several_processes_is_their_sum(python: Callable[[str], subprocess.Popen[str]]) -> None:
-    pids = [python("print('up', flush=True)\nwhile True: pass").pid, python(HOLD.format(size=1)).pid]
-    alone, together = CpuMeter(), CpuMeter()
-    for pid in pids:
-        alone.read("a", [pid])
-    together.read("a", pids)
-    time.sleep(0.5)
-    parts = [alone.read("a", [pid]).value for pid in pids]
-    whole = together.read("a", pids).value
-    assert parts[0] is not None
-    assert parts[1] is not None
-    assert whole == pytest.approx(parts[0] + parts[1], abs=0.1)
+    busy = "print('up', flush=True)\nwhile True: pass"
+    seen = Looks([python(code).pid for code in (busy, busy, HOLD.format(size=1))])
+    seen.look()
+    spent = cpu_seconds(seen.pids)
+    until(lambda: cpu_seconds(seen.pids) > spent + 0.5)
+    assert seen.allows(seen.look().value)
 
 
 def test_the_machine_is_busy_between_nothing_and_all() -> None:

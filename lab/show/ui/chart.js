@@ -78,7 +78,8 @@ export default function ({ data, parentElement }) {
   let state = drawn.get(plot);
   if (!state) {
     state = { plot, reset: parentElement.querySelector(".lab-reset"), zoom: {}, turn: 0, listening: false };
-    state.resize = new ResizeObserver(() => window.Plotly?.Plots.resize(plot));
+    // Plotly refuses to resize what is out of sight, as a plot is that is about to be removed.
+    state.resize = new ResizeObserver(() => window.Plotly?.Plots.resize(plot).catch(() => {}));
     state.seen = () => draw(state);
     document.addEventListener("visibilitychange", state.seen);
     drawn.set(plot, state);

@@ -45,7 +45,7 @@ class Watch {
   async ask() {
     if (document.hidden) return;
     const { token, url } = this.data;
-    const found = await fetch(url, { cache: "no-store" }).then((answer) => answer.json(), () => null);
+    const found = await fetch(url, { cache: "no-store" }).then((answer) => answer.json()).catch(() => null);
     if (!found?.token || token !== this.data.token) return; // no answer, or the page was rerun meanwhile
     this.show(found);
     if (found.token === token || found.token === this.told) return;

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import hpack
 
+from tests.waiting import LIMIT_S
+
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 END_STREAM, END_HEADERS, PADDED, PRIORITY = 1, 4, 8, 32
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-LIMIT_S = 5.0
 
 
 @dataclass

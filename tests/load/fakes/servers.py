@@ -15,6 +15,7 @@ from aiohttp import web
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.load.fakes.service import Refused, Service
+from tests.waiting import LIMIT_S
 
 HTTP_STATUS = {"INVALID_ARGUMENT": 400, "NOT_FOUND": 404, "UNAVAILABLE": 503, "INTERNAL": 500}
 
@@ -33,7 +34,7 @@ class FakeServer:
         self.url = f"127.0.0.1:{self.port}"
 
     def _in_loop(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(LIMIT_S)
 
     def kill(self) -> None:
         if self._stop is not None:

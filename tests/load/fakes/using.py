@@ -34,6 +34,16 @@ class Using:
         self.sent_ns[number] = time.perf_counter_ns()
         self.target.send(number, self.messages[number % len(self.messages)])
 
+    async def until_read(self, number: int, chunks: int) -> None:
+        """Until the target has read so many chunks of an answer that goes on."""
+        running: Any = self.target
+
+        def read() -> bool:
+            answer = running._running[number][1] if hasattr(running, "_running") else running._answers[number]
+            return len(answer.generated.chunk_ns) == chunks
+
+        await until_async(read, f"{chunks} chunks of request {number}")
+
     async def until(self, *numbers: int) -> None:
         await until_async(lambda: set(numbers) <= set(self.ends))
 
