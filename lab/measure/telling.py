@@ -12,7 +12,7 @@ from typing import Any
 
 from lab.measure.compare import Effect
 from lab.measure.formats import QualityOf, price
-from lab.measure.judgement import Comparison, Saturation, saturated, saturated_alike
+from lab.measure.judgement import Comparison, Saturation, own_loads, saturated, saturated_alike
 from lab.measure.phrases import a_delay, delay_us, ratio_and_interval
 from lab.measure.words import (
     format_metric,
@@ -45,7 +45,7 @@ SUBJECTS: dict[tuple[str, Any], str] = {
     ("model.kv_cache_precision", "int8"): "the KV cache in int8",
 }
 """Levels that do something by themselves, in a sentence."""
-NAMED_BY_THEMSELVES = ("model", "model.precision")
+NAMED_BY_THEMSELVES = ("model", "model.precision", "workload")
 """Factors whose levels are subjects as they read: "int8 writes 2.1× as many tokens"."""
 
 
@@ -163,10 +163,7 @@ class Telling:
     @property
     def own_loads(self) -> bool:
         """Whether the judged factor is, or sets, how requests arrive."""
-        levels = (plain(level) for level in self.experiment.factors.get(self.judge.factor, ()))
-        return self.judge.factor.startswith("workload.arrival") or any(
-            self.judge.factor == "workload" and isinstance(level, dict) and level.get("arrival") for level in levels
-        )
+        return own_loads(self.experiment, self.judge.factor)
 
     @property
     def closed(self) -> bool:

@@ -31,7 +31,8 @@ MOST_LETTERS = 300
 
 # --- what the run was and found ---------------------------------------------------------------------------------------
 
-MOMENTS = ("t_ns", "start_ns", "measured_from_ns", "begin_ns", "end_ns", "asked_ns", "first_token_ns", "answered_ns")
+MOMENTS = ("t_ns", "start_ns", "measured_from_ns", "begin_ns", "end_ns", "asked_ns", "done_ns", "first_token_ns")
+MOMENTS += ("answered_ns",)
 """Names, in events and in what they hold, of stamps on the run's clock; all else that ends in _ns is a duration."""
 SHARED = ("model", "workload")
 """Fields of events that hold the same large value again and again."""
@@ -117,6 +118,7 @@ def requests(table: pa.Table, block: int, origin_ns: int) -> dict[str, Any]:
     rows = table.filter(pc.equal(table["block"], block)).sort_by("due_ns")
     due = _quantized(rows["due_ns"].to_pylist(), origin_ns, REQUEST_NS)
     done = rows["done_ns"].to_pylist()
+    chunks = [_gaps(row, d) for row, d in _pairs(rows, "chunk_ns", "due_ns")]
     return {
         "block": block,
         "first": rows["request"][0].as_py() if rows.num_rows else 0,
@@ -129,7 +131,8 @@ def requests(table: pa.Table, block: int, origin_ns: int) -> dict[str, Any]:
         "prompt_tokens": _written(rows["prompt_tokens"].to_pylist()),
         "output_tokens": _written(rows["output_tokens"].to_pylist()),
         "reasoning_chunks": _written(rows["reasoning_chunks"].to_pylist()),
-        "chunk": _written([_gaps(row, d) for row, d in _pairs(rows, "chunk_ns", "due_ns")]),
+        # Value by value also where there is but one: it is read so, that no line makes more of itself than it is long.
+        "chunk": chunks if any(gaps is not None for gaps in chunks) else {"all": None},
         "chunk_tokens": _written([_alike(row) for row in rows["chunk_tokens"].to_pylist()]),
     }
 

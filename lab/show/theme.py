@@ -113,7 +113,13 @@ def axis(title: str, *, log: bool = False, **more: Any) -> dict[str, Any]:
 
 
 def layout(*, height: int, **more: Any) -> dict[str, Any]:
-    """The layout that all figures share. Transparent, so that the page's own surface shows."""
+    """The layout that all figures share. Transparent, so that the page's own surface shows. Categories have no grid
+    between them, and stand off the marks beside them."""
+    for name, axis in more.items():
+        if name.startswith("xaxis") and axis.get("type") == "category":
+            axis.setdefault("showgrid", False)
+        elif name.startswith("yaxis") and axis.get("type") in ("category", "multicategory"):
+            axis.setdefault("ticklabelstandoff", 8)
     return {
         "height": height,
         "font": FONT,

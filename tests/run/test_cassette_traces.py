@@ -44,7 +44,9 @@ def test_what_makes_no_sense_is_refused(field: str, value: object) -> None:
 
 
 def test_every_stamp_of_an_event_moves_and_no_duration_does() -> None:
-    event = {"kind": "x", "t_ns": 5, "waited_ns": 9, "stages": [{"begin_ns": 1, "end_ns": 2, "name": "read"}]}
+    stages = [{"begin_ns": 1, "end_ns": 2, "name": "read"}]
+    event = {"kind": "x", "t_ns": 5, "waited_ns": 9, "asked_ns": 3, "done_ns": 4, "stages": stages}
     assert cassette_lines.moved(event, 10) == {
-        "kind": "x", "t_ns": 15, "waited_ns": 9, "stages": [{"begin_ns": 11, "end_ns": 12, "name": "read"}],
+        "kind": "x", "t_ns": 15, "waited_ns": 9, "asked_ns": 13, "done_ns": 14,
+        "stages": [{"begin_ns": 11, "end_ns": 12, "name": "read"}],
     }  # fmt: skip

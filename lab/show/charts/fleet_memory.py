@@ -14,6 +14,8 @@ from lab.show import theme
 from lab.show.charts.figure import MAX_POINTS, Chart, floats, level_line, line, nothing_to_draw, pattern, upright
 
 MIB = 2**20
+PLAN_HEIGHT = 270
+"""Pixels: a plan is part of a form."""
 Fleet = dict[str, Any]
 
 
@@ -44,7 +46,8 @@ def plan(names: Sequence[str], predicted: Sequence[int | None], budget_bytes: in
     notes: tuple[str, ...] = (source,) if source else ()
     where = "there" if source else "here before"
     notes += tuple(f"{n} is not predicted: no model of its kind was loaded {where}" for n in names[len(known) :][:1])
-    chart = _fall(title, [n for n, _ in known], [t for _, t in known], [None] * len(known), budget_bytes, alt)
+    totals = [total for _, total in known]
+    chart = _fall(title, [name for name, _ in known], totals, [None] * len(known), budget_bytes, alt, PLAN_HEIGHT)
     return Chart(title, chart.figure, alt, {"model": list(names), "together, MiB": [_mib(p) for p in predicted]}, notes)
 
 
@@ -59,6 +62,7 @@ def _fall(
     predicted: Sequence[float | None],
     budget_bytes: float | None,
     alt: str,
+    height: int = 340,
 ) -> Chart:
     base = np.array([0.0, *totals[:-1]]) / MIB
     rise = np.array(totals) / MIB - base
@@ -97,10 +101,10 @@ def _fall(
         shapes, labels = [shape], [label]
     top = 1.12 * max(max(totals), budget_bytes or 0) / MIB
     layout = theme.layout(
-        height=340,
+        height=height,
         showlegend=len(traces) > 1,
         legend=theme.legend(),
-        margin={"l": 64, "r": 24, "t": 40, "b": 64},
+        margin={"l": 64, "r": 24, "t": 40 if len(traces) > 1 else 24, "b": 64},
         xaxis=theme.axis("", type="category", ticks="", tickangle=-30 if len(names) > 6 else 0),
         yaxis=theme.axis("memory of all models, MiB", range=[0, top]),
         shapes=shapes,

@@ -64,7 +64,7 @@ def _told(folder: RunFolder, line: reads.RunLine) -> None:
         headline, _, _ = document["verdict"]["text"].partition(". ")
         st.markdown(f"#### {headline.rstrip('.')}.")
         told, _ = grid.headline(document, judge)
-        level = st.segmented_control(
+        level = st.pills(
             f"Beside {grid.baseline}",
             grid.others(),
             default=told,
