@@ -13,7 +13,7 @@ from urllib.request import urlopen
 from lab.errors import InputError
 from lab.track.routes import Routes
 
-LIMIT_S, TAKEN_S, LOOK_S = 10.0, 3.0, 0.02
+LIMIT_S, TAKEN_S, LOOK_S = 10.0, 10.0, 0.02
 
 
 def check(routes: Routes, model: str, version: str) -> None:

@@ -119,7 +119,7 @@ def test_client_that_goes_stops_the_engine(triton_server: Server) -> None:
         return next(row["value"] for row in rows if row["field"] == f"engine_{field}") or 0.0
 
     body = {"model": "llm", "prompt": "Once", "max_tokens": 900, "ignore_eos": True, "stream": True}
-    with gateway("--model", "llm", "--drain", "1") as (url, process):
+    with gateway("--model", "llm", "--drain", "0") as (url, process):
         assert refused(url, "/predict/llm", {"inputs": {"text_input": ["Once"]}}) == (400, "streams")
         before, cancelled = engine("output_tokens"), engine("cancelled")
         for _ in range(3):

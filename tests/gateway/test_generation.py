@@ -128,7 +128,7 @@ def test_client_that_goes_before_the_first_word_ends_it_too(run_gateway: Any) ->
 def test_client_that_takes_nothing_does_not_keep_its_place(run_gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It stays, and does not read the megabytes that it asked for."""
     monkeypatch.setattr(answering, "TAKE_S", 1 - 600.0)  # a second after it came
-    story = Story([Chunk(0, 1, "x" * 2**20)] * 16)
+    story = Story([Chunk(0, 1, "x" * 2**20)] * 16, hangs=True)
     with (
         grpc_stream_server(story) as fake,
         run_gateway(route(f"grpc://{fake.url}")) as run,
@@ -285,7 +285,7 @@ def test_deadline_ends_what_another_server_writes_too(run_gateway: Any) -> None:
     with openai_server(story) as fake, run_gateway(route(f"openai+http://{fake.url}", "small")) as run:
         asked = {"model": "small", "prompt": "x", "stream": True}
         _, said, _ = run.ask("/v1/completions", asked, {"X-Request-Timeout": "0.5"})
-        until(lambda: story.cancelled == 1, "the upstream to hear of it")
+        until(lambda: story.cancelled == len(story.requests), "the upstream to hear of it")
         until(run.settled)
     assert "deadline" in str(said) and "[DONE]" not in str(said)
 
