@@ -79,13 +79,18 @@ def needed_sentence(found: Needed, slo: Slo) -> str:
     if found.replicas is None:
         return found.why
     within = f"{format_fraction(slo.percentile)} within {objective_label(slo)}"
-    spread = ""
-    if found.low is not None and (found.low, found.high) != (found.replicas, found.replicas):
-        most = "no number at worst" if found.high is None else f"{found.high:,} at worst"
-        spread = f" ({found.low:,} at best, {most}, if the model is off as held-out blocks were)"
     spare = f" with {format_fraction(found.headroom_fraction)} to spare" if found.headroom_fraction else ""
     verb = "keeps" if found.replicas == 1 else "keep"
     at = f"at {format_rate(found.target_rps)}{spare}"
+    off = "if the model is off as held-out blocks were"
+    if found.low is not None and found.high is None:
+        return (
+            f"It cannot be told how many replicas keep {within} {at}: {found.replicas:,} are predicted, but {off}, it "
+            f"is {found.low:,} at best and no number at worst."
+        )
+    spread = ""
+    if found.low is not None and (found.low, found.high) != (found.replicas, found.replicas):
+        spread = f" ({found.low:,} at best, {found.high:,} at worst, {off})"
     return f"Predicted: {plural(found.replicas, 'replica')}{spread} {verb} {within} {at}."
 
 
@@ -104,7 +109,7 @@ def told_sentence(told: Told, slo: Slo) -> str:
     if between is None or told.load_fraction > 1:
         return text
     runs = len(told.predicted.each[metric])
-    return f"{text} Single simulated runs, of which there are {runs}, say {format_range(*between, format_seconds)}."
+    return f"{text} The {runs} simulated runs behind it say {format_range(*between, format_seconds)}."
 
 
 def curve_caption(requests: int) -> str:

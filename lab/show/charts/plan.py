@@ -175,7 +175,8 @@ def curve(
     )
     if slo_s is not None:
         shape, label = level_line(slo_s * 1e3, f"objective {format_setting_s(slo_s)}", log=True)
-        layout["shapes"], layout["annotations"] = [shape], [label]
+        right = {"x": 1, "xanchor": "right", "xshift": -6}  # where a curve has risen above it, if it does at all
+        layout["shapes"], layout["annotations"] = [shape], [{**label, **right}]
     alt = f"Predicted {quantity} of {asked.words}: "
     if known:
         first, last = (f"{format_seconds(y[n] / 1e3)} at {format_rate(x[n])}" for n in (0, -1))

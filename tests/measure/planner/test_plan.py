@@ -103,6 +103,8 @@ def test_what_held_out_blocks_were_off_widens_the_number():
     assert (sure.low, sure.high) == (sure.replicas, sure.replicas)
     assert doubtful.low <= doubtful.replicas < doubtful.high
     assert "at best" in plan_words.needed_sentence(doubtful, slo)
+    lost = replace(doubtful, high=None)
+    assert plan_words.needed_sentence(lost, slo).startswith("It cannot be told how many replicas keep")
 
 
 def test_more_replicas_than_anybody_has_is_said():
