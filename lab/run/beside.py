@@ -146,7 +146,7 @@ def _ratio(effect: Mapping[str, Any] | None) -> str:
         return ""
     found = Effect(**{name: effect[name] for name in Effect.__dataclass_fields__})
     if found.verdict == "not comparable":
-        return f"; {found.reason}"
+        return f"; {(found.reason or 'not comparable').rstrip('.')}"
     if found.verdict == "no detectable difference":
         return f", no detectable difference{interval_phrase(found)}"
     return f", {ratio_phrase(found)}"

@@ -118,6 +118,9 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
     ways = traced.told(folder)
     gaps = [] if ways is None or not ways["gaps"] else [ways["gaps"]]
     in_formats = formats.of_blocks(experiment, blocks, told)
+    elsewhere = folder.document.get("url") is not None
+    if elsewhere:  # in which format somebody else's server computes, nobody told
+        in_formats = [{**each, "format": None} for each in in_formats]
     return {
         "run": folder.document["run"],
         "experiment": experiment.id,
@@ -139,7 +142,7 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
             }
             for b, format_of_it in zip(blocks, in_formats, strict=True)
         ],
-        "formats": formats.of_run(experiment, told),
+        "formats": {} if elsewhere else formats.of_run(experiment, told),
         "fleet": many,
         "lora": tuned,
         "patterns": promised,

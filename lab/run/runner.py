@@ -13,7 +13,9 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -25,13 +27,14 @@ from lab.measure.words import level_label
 from lab.run import engines, fleet, formats, gauge, lora, quality, results
 from lab.run.bench import Bench
 from lab.run.control import Inbox
-from lab.run.environment import environment
+from lab.run.environment import environment, lab_version
 from lab.run.equality import Answer, compare_answers, in_fp32
 from lab.run.folder import RunFolder
 from lab.run.lock import MeasureLock
 from lab.run.plan import Block, any_fraction, cell_blocks, level_blocks, load_label, with_rate
 from lab.run.serving import serving
 from lab.run.starts import measure_of
+from lab.run.status import SUMMING
 from lab.spec import Experiment, plain
 
 Report = Callable[[str], None]
@@ -80,7 +83,7 @@ def create(
             "settings": settings,
             "url": url,
             "missing": list(missing),
-            "environment": environment(),
+            "environment": {**environment(), "lab": lab_version()},
             **({} if bet is None else {"bet": bet}),
         },
     )
@@ -167,7 +170,7 @@ def _measure(
                     if alike:
                         folder.event("answers", **_compared(bench, first_pass, answers, baseline))
                 block = with_rate(planned, saturation_rps)
-                report(f"block {index + 1} of {len(blocks)}: {describe(block)}")
+                report(f"block {index + 1} of {len(blocks)}: {describe(block, url)}")
                 if alike and index < len(first_pass):
                     answers.append(bench.ask(block))
 
@@ -231,6 +234,8 @@ class _Waiting:
 
 def _finish(folder: RunFolder, state: str, message: str, report: Report) -> None:
     """Write the end down whatever happens: a summary that cannot be made must not leave a run without a state."""
+    with suppress(LabError):  # a full disk
+        folder.set_status("draining", phase=SUMMING)
     try:
         folder.write_summary(results.compute(folder, state=state, message=message))
     except (LabError, OSError) as error:
@@ -243,17 +248,19 @@ def _finish(folder: RunFolder, state: str, message: str, report: Report) -> None
         folder.close()
 
 
-def describe(block: Block) -> str:
-    """One line for people: which model, which load."""
+def describe(block: Block, url: str | None = None) -> str:
+    """One line for people: which model, which load. Of a language model at somebody's `url` only its name is known."""
     load = load_label(block.workload)
     what = "saturation of " if block.role == "saturation" else ""
     model, workload = block.model, block.workload
-    fields = ("batching",) if model.family != "llm" else ("scheduler", "kv_cache")
+    generated = model.family == "llm"
+    fields = ("batching",) if not generated else ("scheduler", "kv_cache") if url is None else ()
     how = [level_label(f"model.{field}", plain(getattr(model, field))) for field in fields]
-    if model.family in quality.FAMILIES:
+    if model.family in quality.FAMILIES and (url is None or not generated):
         how.insert(0, format_label(model))
-    if model.family == "llm":
-        how += [
-            level_label(f"workload.{field}", getattr(workload, field)) for field in ("prompt_tokens", "output_tokens")
-        ]
-    return f"{what}{model.name}, {', '.join(how)}, {load}"
+    if generated and workload.prompts is not None:
+        how.append(f"prompts of {Path(workload.prompts).name}")
+    if generated:
+        lengths = ("output_tokens",) if workload.prompts is not None else ("prompt_tokens", "output_tokens")
+        how += [level_label(f"workload.{field}", getattr(workload, field)) for field in lengths]
+    return f"{what}{', '.join([workload.served_model or model.name, *how, load])}"

@@ -102,6 +102,8 @@ def _quality(told: Mapping[str, Any], evaluated: Quality | None) -> str:
 
 def _not_evaluated(told: Mapping[str, Any], model: ModelSpec) -> str:
     """Why there are no figures of quality."""
+    if not told and model.family == "llm":
+        return "it is somebody else's, whose answers the lab does not score"
     if not told:
         return f"nothing that {model.family} answers can be right or wrong"
     if is_baseline(model):

@@ -174,8 +174,24 @@ def test_torchserve_counts_no_tokens_so_answers_are_compared(lab_home: Path) -> 
         document = measured(asked(*(engine.level() for engine in levels), repeats=1))
     row = document["engines"]["rows"][1]
     assert row["figures"]["output_tokens_per_s"] is None and row["figures"]["throughput_rps"] > 0
-    assert "tokens are not counted by both, so answers are" in document["engines"]["text"]
+    text = document["engines"]["text"]
+    assert "tokens are not counted by both, so answers are" in text and ".;" not in text
     assert row["agreement"] == {"equal": 8, "of": 8, "words": None}
+
+
+@pytest.mark.processes
+def test_of_somebody_elses_model_nothing_is_claimed(lab_home: Path) -> None:
+    load = {"arrival": {"kind": "closed", "concurrency": 1}, "duration_s": 0.3}
+    chosen = single({"name": "llm"}, {**load, "protocol": "openai", "served_model": "small"})
+    said: list[str] = []
+    with openai_server(Story(chunks=FAST)) as fake:
+        url = f"openai+http://{fake.url}"
+        folder = runner.create(chosen, new_run_id("load"), quick=False, settings=[], url=url)
+        runner.run(chosen, folder, stop=runner.Stop(), report=said.append, url=url)
+    document = results.document(RunFolder.open(folder.run_id))
+    assert document["cells"][0]["format"] is None and document["formats"] == {}
+    assert any(": small, prompts of 64 tokens" in line for line in said)
+    assert not any(word in line for line in said for word in ("bf16", "continuous", "KV cache"))
 
 
 @pytest.mark.triton
