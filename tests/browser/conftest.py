@@ -13,10 +13,12 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Error, Page, expect, sync_playwright
 
+from lab.run import control
 from lab.run.folder import RunFolder, new_run_id
 from tests.waiting import LIMIT_S, until
 
@@ -86,21 +88,28 @@ class serving:  # used like a function
         self.module = module
 
     def __enter__(self) -> Dashboard:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        log = self.home / f"streamlit-{port}.log"
-        command = [sys.executable, "-m", self.module, "run", "asgi.py", f"--server.port={port}"]
-        with log.open("wb") as output:
-            self.process = subprocess.Popen(
-                command,
-                cwd=PROJECT,
-                env={**os.environ, "LAB_HOME": str(self.home)},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-        url = f"http://127.0.0.1:{port}"
-        until(lambda: _answers(f"{url}/_stcore/health"), "Streamlit to answer")
+        # Bound, and not listened on, until Streamlit does: no neighbour takes the port meanwhile.
+        with socket.socket() as held:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.bind(("127.0.0.1", 0))
+            port = held.getsockname()[1]
+            log = self.home / f"streamlit-{port}.log"
+            command = [sys.executable, "-m", self.module, "run", "asgi.py", f"--server.port={port}"]
+            with log.open("wb") as output:
+                self.process = subprocess.Popen(
+                    command,
+                    cwd=PROJECT,
+                    env={**os.environ, "LAB_HOME": str(self.home)},
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                )
+            url = f"http://127.0.0.1:{port}"
+            try:
+                until(lambda: self.process.poll() is not None or _answers(f"{url}/_stcore/health"), "Streamlit")
+                assert self.process.poll() is None, log.read_text()[-3000:]
+            except BaseException:
+                self.__exit__()
+                raise
         return Dashboard(url, log)
 
     def __exit__(self, *_: object) -> None:
@@ -125,6 +134,23 @@ def page(context: BrowserContext) -> Page:
     return context.new_page()
 
 
+# A component's script comes after its markup: until it has, there is a place for a chart and no chart. What is stale or
+# new fades, and has another colour and another place than it will have.
+SETTLED = """document.querySelector(
+    "[data-testid=stApp][data-test-script-state=notRunning][data-test-connection-state=CONNECTED]")
+  && !document.querySelector("[data-testid=stSkeleton], [data-stale=true]")
+  && [...document.querySelectorAll(".lab-plot")].every((plot) => plot.querySelector(".main-svg"))
+  && [...document.querySelectorAll(".lab-recorder")].every((root) => root.recorder?.panels)
+  && document.getAnimations().every((one) => one.playState !== "running" || one.effect?.getTiming().iterations > 9)"""
+
+
+def settled(page: Page, read: str = "true") -> Any:
+    """What `read` gives once the page has its title, its charts, and no script runs: asked and read in one step, as a
+    page may begin anew between two."""
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    return page.wait_for_function(f"() => {SETTLED} && {read}").json_value()
+
+
 @dataclass
 class Feeder:
     """A load run that is being written by a process of its own (tests/show/feed.py)."""
@@ -140,12 +166,19 @@ class Feeder:
 @pytest.fixture
 def feeder(lab_home: Path) -> Iterator[Feeder]:
     run_id = new_run_id("load")
-    process = subprocess.Popen([sys.executable, "-m", "tests.show.feed", run_id, "120"], cwd=PROJECT)
-    path = lab_home / "runs" / run_id
-    until(lambda: (path / "events.jsonl").exists(), "the feeder to write")
-    yield Feeder(run_id, process)
-    process.kill()
-    process.wait()
+    process = subprocess.Popen([sys.executable, "-m", "tests.show.feed", run_id, "3600"], cwd=PROJECT)
+    feeder = Feeder(run_id, process)
+    try:
+        until(lambda: (lab_home / "runs" / run_id / "events.jsonl").exists(), "the feeder to write")
+        # A page that is built while it is still queued is built anew once it runs.
+        until(lambda: feeder.folder.status().state == "running", "the feeder to run")
+        yield feeder
+        if process.poll() is None:  # in order: for the next test's pages a killed one would go on for seconds
+            control.send(run_id, {"stop": True})
+            until(lambda: process.poll() is not None, "the feeder to end")
+    finally:
+        process.kill()
+        process.wait()
 
 
 def _answers(url: str) -> bool:

@@ -4,9 +4,9 @@ import re
 import signal
 from typing import Any
 
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, Page, Position, expect
 
-from tests.browser.conftest import Dashboard, Feeder
+from tests.browser.conftest import Dashboard, Feeder, settled
 
 PLOT = ".lab-panels"
 CANVAS = f"{PLOT} canvas"
@@ -17,16 +17,20 @@ STATE = f"""(least) => {{
   return newest >= least && {{
     mark: document.querySelector("{PLOT}").mark ?? null,
     range: panels.shown.map((value) => Math.round(value * 100) / 100),
+    whole: panels.range[1] - panels.range[0],
     hidden: [...panels.hidden],
     newest,
   }};
 }}"""
 
 
-def open_live(page: Page, dashboard: Dashboard, run_id: str, **params: str) -> None:
-    page.goto(dashboard.page("live", run=run_id, **params))
+def open_live(page: Page, dashboard: Dashboard, run_id: str) -> None:
+    """The whole run: by default a page shows the last minute, which a slow machine may take to open it."""
+    page.goto(dashboard.page("live", run=run_id, w="all"))
     page.wait_for_selector(CANVAS)
     state(page, least_s=2)  # there is something to zoom into
+    expect(page.locator(".lab-card").first).to_be_visible()  # nothing comes above it any more
+    settled(page)
 
 
 def state(page: Page, least_s: float = 0) -> dict[str, Any]:
@@ -46,20 +50,19 @@ def test_zoom_and_legend_stay_while_the_data_moves(page: Page, dashboard: Dashbo
     page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: said.append(frame)))
     open_live(page, dashboard, feeder.run_id)
     page.evaluate(f"() => {{ document.querySelector('{PLOT}').mark = 'this very node'; }}")
-    box = page.locator(CANVAS).first.bounding_box()
+    canvas = page.locator(CANVAS).first
+    box = canvas.bounding_box()
     assert box is not None
-    middle = box["y"] + box["height"] / 2
-    page.mouse.move(box["x"] + 0.2 * box["width"], middle)
-    page.mouse.down()
-    page.mouse.move(box["x"] + 0.6 * box["width"], middle, steps=5)
-    page.mouse.up()
+    ends: list[Position] = [{"x": part * box["width"], "y": box["height"] / 2} for part in (0.2, 0.6)]
+    canvas.drag_to(canvas, source_position=ends[0], target_position=ends[1])
     expect(page.get_by_role("button", name="Reset zoom")).to_be_visible()
     page.get_by_role("button", name=re.compile("^p95")).click()
     before, said[:] = state(page), []
     after = after_ticks(page, 3)
     assert after["newest"] > before["newest"]
     assert after["mark"] == "this very node"
-    assert after["range"] == before["range"] and before["range"][1] - before["range"][0] < 9
+    assert after["range"] == before["range"]
+    assert before["range"][1] - before["range"][0] < 0.5 * before["whole"]  # it was dragged over two fifths
     assert before["hidden"] == after["hidden"] == ["p95"]
     assert said == []  # Streamlit has nothing to do while the figures move: it would show in what is measured
 
@@ -78,15 +81,17 @@ def test_values_are_read_and_zoomed_by_keyboard(page: Page, dashboard: Dashboard
     page.keyboard.press("+")
     low, high = state(page)["range"]
     assert 0 <= low < 2 < high
+    reset = page.get_by_role("button", name="Reset zoom")
+    expect(reset).to_be_visible()
     page.keyboard.press("Escape")
-    expect(page.get_by_role("button", name="Reset zoom")).to_be_hidden()
+    expect(reset).to_be_hidden()
     page.keyboard.press("Tab")  # the first line's key
     page.keyboard.press("Space")
     assert state(page)["hidden"] == ["served"]
 
 
 def test_a_reload_shows_the_same_run_further_on(page: Page, dashboard: Dashboard, feeder: Feeder) -> None:
-    open_live(page, dashboard, feeder.run_id, w="all")
+    open_live(page, dashboard, feeder.run_id)
     before, pid = state(page), feeder.folder.status().pid
     after_ticks(page, 1)
     page.reload()
@@ -133,7 +138,7 @@ def test_a_change_is_typed_undisturbed_applied_and_its_moment_marked(
     assert feeder.folder.events()[-1]["kind"] == "block_start"  # nothing was sent half-typed
     rate.fill("150")
     rate.press("Enter")
-    expect(page.get_by_text(re.compile(r"1\s+150 req/s"))).to_be_visible()
+    expect(page.get_by_text(re.compile(r"①\s+150 req/s"))).to_be_visible()
     page.wait_for_function(f"() => {RECORDER}?.panels.marks.length === 1")
     page.reload()
     expect(page.get_by_role("spinbutton", name="Rate, requests a second")).to_have_value("150")

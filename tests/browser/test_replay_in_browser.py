@@ -5,13 +5,14 @@ import re
 from playwright.sync_api import Page, expect
 
 from lab.run.folder import RunFolder
-from tests.browser.conftest import Dashboard
+from tests.browser.conftest import Dashboard, settled
 from tests.browser.test_live_page import CANVAS, NEWEST
 from tests.waiting import until
 
 
 def test_a_recorded_run_plays_and_stops(page: Page, dashboard: Dashboard) -> None:
     page.goto(dashboard.page("live"))
+    settled(page)
     button = page.get_by_role("button", name="Play it")
     expect(button).to_be_enabled()  # the first page of a server that has just begun
     button.focus()

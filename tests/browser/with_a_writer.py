@@ -1,4 +1,4 @@
-"""Streamlit with a language model that needs no server: a numbered word four times a second, 300 of them.
+"""Streamlit with a language model that needs no server: a numbered word four times a second, until it is stopped.
 
 `python -m tests.browser.with_a_writer run asgi.py …` takes Streamlit's own arguments. A file beside Streamlit's log
 holds what it was asked and when it was let go, a line each, so that a test can tell a page that stops the model from
@@ -19,7 +19,7 @@ from lab.run import conversation
 from lab.run.conversation import Piece
 from lab.spec import ModelSpec
 
-WORDS = 300
+WORDS = 10_000
 EVERY_S = 0.25
 
 
