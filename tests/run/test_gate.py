@@ -11,22 +11,22 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import psutil
 import pytest
 
 from lab.errors import InputError
 from lab.load.targets.triton_http import infer_request
 from lab.run.gate import Gate, Limits, parse_size
+from lab.serve import repository
 from lab.serve.eviction import Refused
 from lab.spec import ModelSpec
 from lab.watch import host
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 triton = pytest.mark.triton
 ROOM = 2**62
 
 
-def ask(gate, model, value, limit_s=30):
+def ask(gate, model, value, limit_s=LIMIT_S):
     """(status, the float that came back or the error's text)."""
     headers, body = infer_request({"INPUT": np.array([[value]], np.float32)})
     request = urllib.request.Request(f"{gate.url}/v2/models/{model}/infer", body, headers)
@@ -96,8 +96,8 @@ def test_an_unload_under_requests_waits_for_their_answers(triton_server):
             asked = [pool.submit(sleep) for _ in range(2)]
             until(lambda: gate.residency.counts["hits"] == 2, "two requests under way")
             leaving = pool.submit(gate.unload, "slow")
-            assert [each.result(30) for each in asked] == [200] * 2
-            leaving.result(30)
+            assert [each.result(LIMIT_S) for each in asked] == [200] * 2
+            leaving.result(LIMIT_S)
         assert gate.residency.places() == {"slow": "absent"}
         assert "slow" not in host.model_processes(triton_server.pid)
 
@@ -116,18 +116,33 @@ def test_a_model_whose_process_dies_is_loaded_anew(triton_server, models):
         gate.unload("resident_0")
 
 
+HANGS_AT_FIRST = """
+
+class TritonPythonModel(TritonPythonModel):
+    def initialize(self, args):
+        import pathlib, time
+        if not (mark := pathlib.Path({mark!r})).exists():
+            mark.touch()
+            time.sleep(600)
+"""
+
+
 @triton
-def test_a_model_whose_process_is_killed_while_it_loads_is_refused_by_its_reason(triton_server):
-    # A name of its own: the server that tests share may still have a digits, whose process would be killed instead.
-    with Gate(triton_server, [ModelSpec(name="killed", family="digits")], ROOM, limits=Limits(retry_s=0.1)) as gate:
+def test_a_model_whose_process_is_killed_while_it_loads_is_refused_by_its_reason(triton_server, tmp_path, monkeypatch):
+    # A name of its own: the server that tests share may still have a null, whose process would be killed instead.
+    # It loads for as long as it takes to kill it, and has met its server: one that has not is waited for by Triton for
+    # minutes (triton-inference-server/server#5381), until the lab's own limit.
+    mark = tmp_path / "loads"
+    (tmp_path / "null.py").write_text(
+        (repository.MODELS / "null.py").read_text() + HANGS_AT_FIRST.format(mark=str(mark))
+    )
+    monkeypatch.setattr(repository, "MODELS", tmp_path)
+    with Gate(triton_server, [ModelSpec(name="killed", family="null")], ROOM, limits=Limits(retry_s=0.1)) as gate:
         with ThreadPoolExecutor(1) as pool:
             load = pool.submit(gate.acquire, "killed")
-            stubs = until(lambda: host.model_processes(triton_server.pid).get("killed"), "its process")
-            stub = psutil.Process(stubs[0])
-            # In the midst of importing torch. One that is killed before it has met its server at all is waited for by
-            # Triton for minutes (triton-inference-server/server#5381), until the lab's own limit.
-            until(lambda: stub.memory_info().rss > 60 * 2**20, "its libraries")
-            stub.kill()
+            until(mark.exists, "its process to load")
+            (stub,) = host.model_processes(triton_server.pid)["killed"]
+            os.kill(stub, signal.SIGKILL)
             with pytest.raises(Refused, match="model killed did not load") as refusal:
                 load.result(60)
         assert refusal.value.reason == "failed"

@@ -18,8 +18,8 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.triton
 
-TOGETHER = Batching(max_batch_size=16, max_queue_delay_us=5_000_000)
-"""Holds requests for 5 s or until 16 rows are there: those that are sent together run together."""
+TOGETHER = Batching(max_batch_size=16, max_queue_delay_us=10_000_000)
+"""Holds requests for 10 s or until 16 rows are there: those that are sent together run together."""
 
 TEXTS = [
     "a cat",
@@ -181,12 +181,12 @@ def test_rounded_embeddings_point_the_same_way(load, precision, least):
 
 def test_a_batch_sleeps_as_long_as_its_longest_member(load):
     server = load(
-        ModelSpec(name="s", family="sleeper", batching=Batching(max_batch_size=3, max_queue_delay_us=5_000_000))
+        ModelSpec(name="s", family="sleeper", batching=Batching(max_batch_size=3, max_queue_delay_us=10_000_000))
     )
-    parts = [np.array([[seconds]], np.float32) for seconds in (0.02, 0.2, 0.05)]
+    parts = [np.array([[seconds]], np.float32) for seconds in (0.4, 0.5, 0.5)]
     slept = np.ravel(at_once(server, "s", parts, "SLEEP_S", "SLEPT_S"))
-    assert slept.min() == slept.max() >= 0.2
-    assert slept.max() < 0.4
+    assert slept.min() == slept.max() >= 0.5
+    assert slept.max() < 1.4  # one after the other would take that
     assert infer(server, "s", np.zeros((3, 1), np.float32), "SLEEP_S", "BATCH").tolist() == [[3]] * 3
 
 
