@@ -13,6 +13,7 @@ from lab.measure.words import (
     NOT_MEASURED,
     format_count,
     format_fraction,
+    format_rate,
     format_seconds,
     join,
     level_label,
@@ -131,7 +132,10 @@ def _switch(blocks: Sequence[Block]) -> list[str]:
     moves = [move for block in blocks for move in block["moves"]]
     if not moves:
         return ["The traffic was not switched yet."]
-    parts = f"{plural(requests - streams, 'prediction')} and {plural(streams, 'stream')}"
+    rates = {block.get("rate_rps") for block in blocks}
+    rate = next(iter(rates)) if len(rates) == 1 else None
+    at = f" at {format_rate(rate)}" if rate is not None else ""
+    parts = f"{plural(requests - streams, 'prediction')}{at} and {plural(streams, 'stream')}"
     asked = f"{plural(requests, 'request')}{f' ({parts})' if streams else ''}"
     head = f"Of {asked} {lost or 'none'} {'was' if lost == 1 else 'were'} lost and "
     head += f"{twice or 'none'} answered twice while all traffic was switched {plural(len(moves), 'time')}."

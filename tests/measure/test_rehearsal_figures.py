@@ -118,6 +118,8 @@ def test_sentences_of_a_switch() -> None:
         "Of 2,060 requests (2,000 predictions and 60 streams) none were lost and none answered twice"
     )
     assert "refused" not in said
+    at_a_rate = rehearsal.sentences(found(switch(rate_rps=87.2), switch(rate_rps=87.2, repeat=1)))[0]
+    assert at_a_rate.startswith("Of 4,120 requests (4,000 predictions at 87.2 req/s and 120 streams)")
     refused = " ".join(rehearsal.sentences(found(switch(refused=3, entered=2057, executed=1997))))
     assert "The books agree" in refused and "3 requests were refused" in refused and "none were lost" in refused
     assert "The books agree: users sent 2,060, the gateway took 2,060" in said
