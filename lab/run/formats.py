@@ -51,7 +51,8 @@ def prepare(folder: RunFolder, experiment: Experiment, report: Report) -> None:
     models = {cell.model.weights: cell.model for cell in cells if cell.model.family == "llm"}
     if models:
         seconds = experiment.repeats * sum(cell.workload.duration_s for cell in cells)
-        machine = asdict(probe(again=seconds >= PROBED_ANEW_S))
+        here = any(cell.model.family == "llm" and cell.model.device == "cpu" for cell in cells)
+        machine = asdict(probe(again=seconds >= PROBED_ANEW_S)) if here else None  # it probes no GPU
     for name, model in models.items():
         folder.event("limits", weights=name, config=weights.model_config(model), machine=machine)
     for model in {cell.model.adapters: cell.model for cell in cells if cell.model.adapters}.values():
@@ -105,7 +106,7 @@ class Told:
         limits = [e for e in events if e["kind"] == "limits" and "config" in e]
         told = [e for e in events if e["kind"] == "quality"]
         return cls(
-            machine_of(limits[0]["machine"]) if limits else None,
+            machine_of(limits[0]["machine"]) if limits and limits[0]["machine"] else None,
             {e["weights"]: e["config"] for e in limits},
             {e["format"]: Quality.from_dict(e["quality"]) for e in told if e["quality"]},
             {e["format"]: e["reason"] for e in told if not e["quality"]},

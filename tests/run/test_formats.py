@@ -93,13 +93,15 @@ def test_a_format_without_a_kernel_is_told_in_the_run(tmp_path: Path, monkeypatc
     ]
 
 
-@pytest.mark.parametrize(("seconds", "again"), [(1.0, False), (60.0, True)])
+@pytest.mark.parametrize(
+    ("seconds", "device", "probes"), [(1.0, "cpu", [False]), (60.0, "cpu", [True]), (60.0, "gpu", [])]
+)
 def test_a_long_run_has_floors_of_its_own_hour(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, again: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, device: str, probes: list[bool]
 ) -> None:
     experiment = settle(
         catalogue.experiment("llm_batching"),
-        [("workload.duration_s", seconds), ("workload.warmup_s", 0.0)],
+        [("workload.duration_s", seconds), ("workload.warmup_s", 0.0), ("model.device", device)],
         quick=False,
     )
     folder = folder_of(experiment, tmp_path, monkeypatch)
@@ -113,8 +115,9 @@ def test_a_long_run_has_floors_of_its_own_hour(
     monkeypatch.setattr(formats.weights, "prepare", lambda model: None)
     monkeypatch.setattr(formats.weights, "model_config", lambda model: {})
     formats.prepare(folder, experiment, lambda line: None)
-    assert asked == [again]
-    assert [e["machine"]["read_bandwidth_bytes_s"] for e in folder.events() if e["kind"] == "limits"] == [20e9]
+    assert asked == probes
+    machine = formats.Told.by(folder.events()).machine
+    assert (machine and machine.read_bandwidth_bytes_s) == (20e9 if probes else None)
 
 
 def test_a_machine_by_what_it_multiplies() -> None:
