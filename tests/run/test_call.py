@@ -114,6 +114,7 @@ def test_what_batching_a_model_cannot_have_is_one_line(server: Server) -> None:
         borrowed.with_batching(sequences, None)
 
 
+@pytest.mark.alone
 def test_a_traced_run_says_where_each_request_was(triton_server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     """The means of the parts are the mean of the latency, nearly every answer is traced, and the files are gone."""
     arguments = ["--model", "null", "--rate", "200", "--duration", "1.5", "--warmup", "0.3", "--trace", "--json"]

@@ -31,21 +31,21 @@ def test_a_queue_delay_punishes_a_lone_user(triton_server):
     batching = {"max_batch_size": 8, "max_queue_delay_us": 20_000}
     delayed = summary_of({"name": "null", "batching": batching}, workload)
     plain = summary_of({"name": "null", "batching": {"max_batch_size": 8}}, workload)
-    assert 0.020 <= delayed["latency_p50_s"] < 0.035
-    assert 28 < delayed["throughput_rps"] <= 50
-    assert plain["latency_p50_s"] < 0.010
+    assert 0.020 <= delayed["latency_p50_s"] < 0.060
+    assert 0 < delayed["throughput_rps"] <= 50
+    assert plain["latency_p50_s"] < delayed["latency_p50_s"] - 0.010
     assert delayed["batch_mean"] == 1.0
 
 
 @pytest.mark.alone
 def test_refusals_that_triton_does_not_count_are_counted_by_the_client(triton_server):
-    # One runs, two may wait, each takes 0.3 s: of 8 that come within 0.1 s five are turned away at once, and Triton's
-    # own failure counter does not move.
+    # One runs, two may wait, each takes 1 s: of 8 that come within 0.1 s five are turned away at once, and Triton's own
+    # failure counter does not move.
     workload = {
         "arrival": {"kind": "constant", "rate_rps": 80},
         "duration_s": 0.1,
-        "sleep_s": [0.3],
-        "timeout_s": 5,
+        "sleep_s": [1.0],
+        "timeout_s": 60,
     }
     found = summary_of({"name": "sleeper", "batching": {"max_batch_size": 1, "max_queue_size": 2}}, workload)
     assert (found["planned"], found["ok"], found["refused"]) == (8, 3, 5)
@@ -84,7 +84,8 @@ def test_http_and_grpc_measure_the_same_server_alike(triton_server):
     by_http = summary_of({"name": "sleeper"}, workload | {"protocol": "http"})
     for found in (by_grpc, by_http):
         assert found["ok"] == found["planned"]
-        assert 0.030 <= found["service_p50_s"] < 0.045
+        assert 0.030 <= found["service_p50_s"] < 0.060
+    assert by_http["service_p50_s"] == pytest.approx(by_grpc["service_p50_s"], abs=0.010)
 
 
 SLOW_AT_FIRST = """
@@ -115,15 +116,19 @@ def test_the_first_call_is_in_the_warm_up_and_in_no_figure(triton_server, tmp_pa
     blocks = results.block_results(folder, experiment)
     assert len(blocks) == 2
     for block in blocks:
-        service_s = (block.requests.done_ns - block.requests.sent_ns) / 1e9
-        assert max(service_s[block.requests.done_ns < block.window.measured_from_ns]) >= 0.3
-        assert block.summary.latency_n > 100
-        assert block.summary.latency_max_s < 0.3
+        requests, measured_from_ns = block.requests, block.window.measured_from_ns
+        service_s = (requests.done_ns - requests.sent_ns) / 1e9
+        first = requests.due_ns.argsort()[0]
+        assert service_s[first] >= 0.3 and requests.done_ns[first] < measured_from_ns
+        measured = (requests.due_ns >= measured_from_ns) & (requests.due_ns < block.window.end_ns)
+        latency_s = (requests.done_ns - requests.due_ns)[measured] / 1e9
+        assert block.summary.latency_n == len(latency_s) > 10
+        assert block.summary.latency_max_s == pytest.approx(max(latency_s))
     triton_server.unload("null")  # the next test shall have the lab's own
 
 
 def test_a_model_whose_process_dies_is_named_and_its_timeouts_are_failures(triton_server):
-    # Triton stays "ready" with a dead stub; 40 req/s for 4 s, killed after about 2 s.
+    # Triton stays "ready" with a dead stub; 40 req/s for 4 s, killed after about a second.
     experiment = single(
         {"name": "null"},
         {"arrival": {"kind": "constant", "rate_rps": 40}, "duration_s": 4, "timeout_s": 3},
@@ -131,7 +136,7 @@ def test_a_model_whose_process_dies_is_named_and_its_timeouts_are_failures(trito
     folder = runner.create(experiment, new_run_id("load"), quick=False, settings=[], url=None)
 
     def kill() -> None:
-        until(lambda: folder.read("requests").num_rows >= 60)
+        until(lambda: folder.read("requests").num_rows >= 20)
         for pid in model_processes(triton_server.pid)["null"]:
             os.kill(pid, signal.SIGKILL)
 
@@ -141,6 +146,6 @@ def test_a_model_whose_process_dies_is_named_and_its_timeouts_are_failures(trito
     killer.join()
     document = results.document(folder)
     summary = document["cells"][0]["summary"]
-    assert summary["ok"] >= 60
+    assert summary["ok"] >= 20
     assert summary["error_fraction"] == pytest.approx(1 - summary["ok"] / 160, abs=0.01)
     assert any("null no longer serves" in problem["text"] for problem in document["problems"])
