@@ -57,7 +57,7 @@ class OpenAIUpstream:
         await self._session.close()
 
     async def models(self) -> list[str]:
-        async with self._session.get(f"{self._base}/v1/models") as answer:
+        async with self._session.get(f"{self._base}/v1/models", allow_redirects=False) as answer:
             return [str(model["id"]) for model in (await answer.json())["data"]]
 
     async def is_ready(self, model: str) -> bool:

@@ -22,7 +22,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from lab.errors import ServerError
 from lab.load.targets import triton_grpc, triton_http
 from lab.load.targets.tensors import Tensors, array, datatype
-from lab.serve import cut
+from lab.serve import cut, direct
 from lab.serve.triton import Server
 
 LIMIT_S = 60.0
@@ -137,7 +137,7 @@ def _outputs(answer: Any) -> tuple[Shown, ...]:
 def _over_http(base: str, model: str, request: Tensors) -> tuple[Shown, ...]:
     headers, body = triton_http.infer_request(request)
     asked = urllib.request.Request(f"{base}/v2/models/{model}/infer", body, headers)  # noqa: S310  http, by address.py
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    opener = direct.opener()
     try:
         with opener.open(asked, timeout=LIMIT_S) as answer:
             data, length = answer.read(), answer.headers.get("Inference-Header-Content-Length")

@@ -30,7 +30,7 @@ from lab.run.bench import Bench
 from lab.run.folder import RunFolder
 from lab.run.plan import Block, cell_blocks, with_rate
 from lab.run.serving import AnyServer, at, managed
-from lab.serve import weights
+from lab.serve import direct, weights
 from lab.serve.address import address
 from lab.serve.triton import LOOPBACK, Server
 from lab.spec import ClosedLoop, Experiment, ModelSpec, Workload
@@ -244,7 +244,7 @@ def _of_http(base: str, protocol: str, model: str, question: Mapping[str, Any]) 
 
 
 def _post(url: str, body: Mapping[str, Any]) -> bytes:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    opener = direct.opener()
     headers = {"Content-Type": "application/json", **credentials.headers()}
     asked = urllib.request.Request(url, json.dumps(body).encode(), headers)  # noqa: S310
     try:

@@ -17,6 +17,8 @@ from google.protobuf import json_format
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
+from lab.serve import direct
+
 DEFAULT_LIMIT_S = 10.0
 
 
@@ -25,8 +27,7 @@ class HttpClient:
 
     def __init__(self, base: str) -> None:
         self._base = base
-        # Straight to the server: a proxy of the environment has no business here.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._opener = direct.opener()
 
     def is_server_live(self, client_timeout: float | None = None) -> bool:
         self._call("health/live", limit_s=client_timeout)

@@ -23,6 +23,7 @@ import pyarrow as pa
 from tritonclient.utils import InferenceServerException
 
 from lab.measure.records import SERVER
+from lab.serve import direct
 from lab.serve.health import one_line
 from lab.serve.triton import CALL_LIMIT_S, Server
 
@@ -240,10 +241,10 @@ def _origin(sample: Sample) -> tuple[str, int]:
 
 
 def _read(url: str | None) -> tuple[str, str | None]:
-    """The text, and why there is none. Straight to the server: a proxy of the environment has no business here."""
+    """The text, and why there is none."""
     if url is None:
         return "", "the server's metrics are off or their address is not known"
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    opener = direct.opener()
     try:
         with opener.open(url, timeout=METRICS_LIMIT_S) as answer:
             return answer.read().decode(errors="replace"), None

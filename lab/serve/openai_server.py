@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from lab import credentials
 from lab.errors import InputError, ServerError
+from lab.serve import direct
 from lab.serve.address import address, unreachable
 from lab.serve.health import ModelState
 
@@ -81,7 +82,7 @@ class OpenAIServer:
         pass
 
     def _models(self) -> list[dict[str, Any]]:
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        opener = direct.opener()
         listed = f"{self._base}/v1/models"
         try:
             asked = urllib.request.Request(listed, headers=credentials.headers())  # noqa: S310  http, by address.py

@@ -10,6 +10,7 @@ import urllib.request
 from http.client import HTTPException
 
 from lab import credentials
+from lab.serve import direct
 from lab.serve.elsewhere import CALL_LIMIT_S, Elsewhere
 
 
@@ -20,7 +21,7 @@ class ReplicateServer(Elsewhere):
         return "Replicate's API, version not told; not verified against the live service"
 
     def why_not(self) -> str | None:
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        opener = direct.opener()
         url = f"{self.http_url}/v1/account"
         try:
             asked = urllib.request.Request(url, headers=credentials.headers())  # noqa: S310  http, by address.py

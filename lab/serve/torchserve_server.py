@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 from http.client import HTTPException
 
+from lab.serve import direct
 from lab.serve.elsewhere import CALL_LIMIT_S, Elsewhere
 
 
@@ -17,7 +18,7 @@ class TorchServeServer(Elsewhere):
         return "TorchServe, version not told"
 
     def why_not(self) -> str | None:
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        opener = direct.opener()
         url = f"{self.http_url}/ping"
         try:
             with opener.open(url, timeout=CALL_LIMIT_S) as answer:

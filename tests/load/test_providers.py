@@ -13,7 +13,7 @@ from lab import credentials
 from lab.errors import InputError, ServerError
 from lab.load.payload import requests_for
 from lab.load.targets.openai import OpenAI, endpoint
-from lab.measure.records import OK
+from lab.measure.records import ERROR, OK
 from lab.run import given
 from lab.serve.address import address
 from lab.serve.openai_server import OpenAIServer
@@ -82,6 +82,35 @@ def test_a_deployment_behind_a_path_lists_its_models_and_answers_with_the_key(mo
         workload = Workload(arrival=ClosedLoop(concurrency=1), duration_s=1, output_tokens=1, stream=False)
         end = use(OpenAI, base, requests_for(ModelSpec(name="llm"), workload, 1), script).ends[0]
     assert end.outcome == OK and end.generated is not None and end.generated.output_tokens == 1
+
+
+def test_a_key_is_not_taken_along_to_where_a_server_sends_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAB_API_KEY", "rp")
+    there: list[str] = []
+
+    async def elsewhere(request: web.Request) -> web.Response:
+        there.append(request.path)
+        return web.json_response({"data": []})
+
+    async def sent(request: web.Request) -> web.Response:
+        raise web.HTTPTemporaryRedirect(f"http://{other.url}{request.path}")
+
+    with (
+        http_app([web.route("*", "/{any:.*}", elsewhere)], None) as other,
+        http_app([web.route("*", "/{any:.*}", sent)], None) as fake,
+    ):
+        with pytest.raises(ServerError, match="answered 307"):
+            OpenAIServer(f"openai+http://{fake.url}")
+
+        async def script(using: Using) -> None:
+            using.ask(0)
+            await using.until(0)
+
+        workload = Workload(arrival=ClosedLoop(concurrency=1), duration_s=1, output_tokens=1)
+        messages = requests_for(ModelSpec(name="llm"), workload, 1)
+        end = use(OpenAI, f"http://{fake.url}", messages, script).ends[0]
+    assert end.outcome == ERROR and end.detail.startswith("HTTP 307")
+    assert not there
 
 
 @pytest.mark.parametrize(

@@ -123,3 +123,20 @@ def test_a_model_behind_the_openai_protocol_is_measured_with_an_objective(
     app = open_page("your_server")
     app.text_input(key="g_url").set_value("torchserve+http://127.0.0.1:8080").run()
     assert "openai+http://HOST:PORT" in words(app)
+
+
+def test_an_address_that_came_with_a_link_is_asked_once_the_user_says_so(
+    empty_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def at(url: str) -> Small:
+        asked.append(url)
+        return Small()
+
+    monkeypatch.setattr(your_server, "at", at)
+    monkeypatch.setenv("LAB_API_KEY", "secret")
+    app = open_page("your_server", g_url="openai+http://127.0.0.1:8101")
+    assert not asked and "the key of your environment goes with it" in words(app)
+    app.button(key="g_ask").click().run()
+    assert asked == ["openai+http://127.0.0.1:8101"]

@@ -106,7 +106,9 @@ class EventStream:
 
     async def _outcome(self, answer: Answer, number: int, url: str, body: bytes) -> tuple[int, str | None]:
         try:
-            async with self._session.post(url, data=body, headers=self._headers(number)) as response:
+            async with self._session.post(
+                url, data=body, headers=self._headers(number), allow_redirects=False
+            ) as response:
                 if response.status != 200:
                     outcome = INVALID if response.status == UNPROCESSABLE else OUTCOME.get(response.status, ERROR)
                     body = await response.read()

@@ -29,6 +29,7 @@ from lab.load.targets.channel import RETRY_S, unconnected
 from lab.load.targets.triton_http import OUTCOME, error_text
 from lab.measure.records import ERROR, OK, TRUNCATED
 
+EVENTS = {"Accept": "text/event-stream"}
 POLL_S = 0.25
 CREATED = (200, 201, 202)
 LATER = (429, 500, 502, 503, 504)
@@ -90,7 +91,7 @@ class Replicate:
         await self._session.close()
 
     async def _give_up(self, url: str) -> None:
-        async with self._session.post(url):
+        async with self._session.post(url, allow_redirects=False):
             pass
 
     async def _request(self, number: int, message: Message, prediction: Prediction) -> None:
@@ -101,7 +102,7 @@ class Replicate:
 
     async def _outcome(self, prediction: Prediction, url: str, body: bytes) -> tuple[int, str | None]:
         try:
-            async with self._session.post(url, data=body) as response:
+            async with self._session.post(url, data=body, allow_redirects=False) as response:
                 said = await response.read()
                 if response.status not in CREATED:
                     outcome = INVALID if response.status == 422 else OUTCOME.get(response.status, ERROR)
@@ -110,7 +111,7 @@ class Replicate:
             if prediction.stream_url is not None and not prediction.is_over:
                 await self._stream(prediction)
             while not prediction.is_over or prediction.stream_url is not None:
-                async with self._session.get(prediction.get_url) as response:
+                async with self._session.get(prediction.get_url, allow_redirects=False) as response:
                     if response.status not in LATER:
                         prediction.read(await response.json())
                 if prediction.is_over:
@@ -128,7 +129,7 @@ class Replicate:
         return prediction.outcome()
 
     async def _stream(self, prediction: Prediction) -> None:
-        async with self._session.get(prediction.stream_url or "", headers={"Accept": "text/event-stream"}) as response:
+        async with self._session.get(prediction.stream_url or "", headers=EVENTS, allow_redirects=False) as response:
             if response.status != 200:
                 return  # polled, then
             async for name, data, arrived_ns in events(response.content):

@@ -76,7 +76,7 @@ class TritonHttp:
 
     async def _outcome(self, url: str, headers: dict[str, str], body: bytes) -> tuple[int, str | None]:
         try:
-            async with self._session.post(url, data=body, headers=headers) as response:
+            async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as response:
                 answer = await response.read()
         except aiohttp.ClientConnectorError as error:
             await asyncio.sleep(RETRY_S)  # a closed loop would else ask a dead server 5,000 times a second

@@ -11,6 +11,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from lab import credentials
 from lab.errors import InputError
 from lab.home import home
 from lab.load import prompt_file
@@ -33,6 +34,7 @@ def address() -> str | None:
         "Address",
         key="g_url",
         bind="query-params",
+        on_change=_meant,
         placeholder="grpc://127.0.0.1:8001, http://127.0.0.1:8000, or openai+http://127.0.0.1:8100",
         help="A Triton's gRPC or HTTP port, or a server of the OpenAI protocol (with /v1/chat/completions behind it as "
         "a chat). TorchServe is measured from a terminal: `python -m lab load --url torchserve+http://HOST:PORT`",
@@ -48,7 +50,17 @@ def address() -> str | None:
             f"url {url!r}: this page asks Triton and servers of the OpenAI protocol; allowed: grpc://HOST:PORT, "
             "http://HOST:PORT or openai+http://HOST:PORT"
         )
+    if url != st.session_state.get("g_meant"):
+        key = " and the key of your environment goes with it" if speaks_openai(url) and credentials.headers() else ""
+        st.info(f"This address came with a link. It is asked once you say so{key}.", icon=":material/link:")
+        st.button("Ask this server", key="g_ask", on_click=_meant, icon=":material/dns:")
+        return None
     return url
+
+
+def _meant() -> None:
+    """The address as it stands is one that the user wrote or agreed to: a link alone sends nothing anywhere."""
+    st.session_state["g_meant"] = st.session_state["g_url"].strip()
 
 
 def speaks_openai(url: str) -> bool:
