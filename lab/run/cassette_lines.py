@@ -31,8 +31,17 @@ MOST_LETTERS = 300
 
 # --- what the run was and found ---------------------------------------------------------------------------------------
 
-MOMENTS = ("t_ns", "start_ns", "measured_from_ns", "begin_ns", "end_ns", "asked_ns", "done_ns", "first_token_ns")
-MOMENTS += ("answered_ns",)
+MOMENTS = (
+    "t_ns",
+    "start_ns",
+    "measured_from_ns",
+    "begin_ns",
+    "end_ns",
+    "asked_ns",
+    "done_ns",
+    "first_token_ns",
+    "answered_ns",
+)
 """Names, in events and in what they hold, of stamps on the run's clock; all else that ends in _ns is a duration."""
 SHARED = ("model", "workload")
 """Fields of events that hold the same large value again and again."""
