@@ -1,20 +1,20 @@
 """A language model through the whole bench: a conversation, an experiment, a toggle under load, a foreign server."""
 
 import itertools
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from lab.errors import InputError, ServerError
-from lab.measure.records import OK
-from lab.run import conversation, results, runner
+from lab.measure.records import CANCELLED, OK
+from lab.run import conversation, formats, results, runner
 from lab.run.catalogue import experiment, single
 from lab.run.control import send
-from lab.run.folder import RunFolder
 from lab.run.lock import MeasureLock
 from lab.run.plan import settle
 from lab.spec import ModelSpec
 from tests.load.fakes.streams import Chunk, Story, openai_server
+from tests.waiting import LIMIT_S, until
 
 TINY = "model.name=tiny"
 
@@ -38,9 +38,10 @@ def loaded(tiny_folder, experiment_id, **changes):
         "model.weights": str(tiny_folder),
         "model.max_request_tokens": 128,
         "workload.duration_s": 1.5,
-        "workload.warmup_s": 0.2,
+        "workload.warmup_s": 0.0,  # so that the first answers count, which may be all that a slow machine gives
+        "workload.timeout_s": LIMIT_S,
         "reference.duration_s": 1.0,
-        "reference.warmup_s": 0.2,
+        "reference.warmup_s": 0.0,
         **changes,
     }
     return settle(experiment(experiment_id), list(settings.items()), quick=True)
@@ -88,7 +89,9 @@ def test_nobody_talks_while_a_run_measures(triton_server, tiny_spec):
 
 
 @pytest.mark.triton
-def test_the_cache_experiment_runs_and_both_levels_write_the_same(triton_server, tiny_folder):
+def test_the_cache_experiment_runs_and_both_levels_write_the_same(triton_server, tiny_folder, monkeypatch):
+    # How well it writes is tests/run/test_quality.py's, and takes longer than all else of this.
+    monkeypatch.setattr(formats, "evaluate", lambda *_: None)
     chosen = loaded(tiny_folder, "kv_cache", **{"workload.output_tokens": [16], "workload.prompt_tokens": 16})
     document = run(chosen, "kv-cache-tiny-run")
     assert document["state"] == "done"
@@ -112,21 +115,34 @@ def test_the_scheduler_is_toggled_under_load(triton_server, tiny_folder):
         "max_request_tokens": 128,
     }
     arrival = {"kind": "closed", "concurrency": 4}
-    chosen = single(model, {"arrival": arrival, "duration_s": 6, "prompt_tokens": 8, "output_tokens": 8})
+    chosen = single(
+        model, {"arrival": arrival, "duration_s": 29, "prompt_tokens": 8, "output_tokens": 8, "timeout_s": LIMIT_S}
+    )
     folder = runner.create(chosen, "toggled-under-load", quick=False, settings=[], url=None)
-    asked = threading.Event()
 
-    def report(line):
-        if line.startswith("block 1"):
+    def changes():
+        return [event for event in folder.events() if event["kind"] == "change"]
+
+    def due_since(t_ns):
+        return int((folder.read("requests")["due_ns"].to_numpy() > t_ns).sum())
+
+    def toggle():
+        try:
+            until(lambda: folder.read("requests").num_rows > 10)
             send(folder.run_id, {"scheduler": "static"})
-            asked.set()
+            until(changes)
+            until(lambda: due_since(changes()[0]["t_ns"]) > 10)
+        finally:
+            send(folder.run_id, {"stop": True})
 
-    runner.run(chosen, folder, stop=runner.Stop(), report=report)
-    assert asked.is_set()
-    change = next(event for event in RunFolder.open(folder.run_id).events() if event["kind"] == "change")
+    with ThreadPoolExecutor(1) as hand:
+        toggled = hand.submit(toggle)
+        runner.run(chosen, folder, stop=runner.Stop(), report=lambda line: None)
+        toggled.result(LIMIT_S)
+    (change,) = changes()
     assert (change["field"], change["to"]) == ("scheduler", "static")
     assert triton_server.config("tiny")["parameters"]["scheduler"]["string_value"] == "static"
-    assert (folder.read("requests")["outcome"].to_numpy() == OK).all()
+    assert set(folder.read("requests")["outcome"].to_pylist()) <= {OK, CANCELLED}  # by the stop
 
 
 @pytest.mark.processes
