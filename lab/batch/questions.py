@@ -87,7 +87,7 @@ def tensors(family: str, values: Sequence[Any]) -> dict[str, np.ndarray]:
 def answers(family: str, output: bytes, count: int) -> list[dict[str, Any]]:
     """The columns of `count` rows, from the raw float32 output of their request; an error where that is no number."""
     found = np.frombuffer(output, np.float32).reshape(count, -1)
-    sound: list[bool] = np.isfinite(found).all(axis=1).tolist()
+    sound = [bool(row.all()) for row in np.isfinite(found)]
     return [
         {"answer": _answer(family, row)} if is_sound else {"error": "the model answered NaN or infinity"}
         for row, is_sound in zip(found, sound, strict=True)
