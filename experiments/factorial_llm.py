@@ -4,8 +4,8 @@ The same design as experiments/factorial.py, with the model that has a cache to 
 levels of four settings, so that it shows what batching is worth without a cache, or int8 where a core serves twice.
 Answers are short, since without a cache every token reads the whole text anew.
 
-    python -m lab run factorial_llm                  about eight minutes
-    python -m lab run factorial_llm --quick          about three minutes, rough figures
+    python -m lab run factorial_llm                  about ten minutes
+    python -m lab run factorial_llm --quick          about four minutes, rough figures
 """
 
 from lab.spec import ClosedLoop, Experiment, ModelSpec, Slo, Workload
@@ -18,7 +18,7 @@ EXPERIMENT = Experiment(
     model=ModelSpec(name="llm"),
     workload=Workload(
         arrival=ClosedLoop(concurrency=4),
-        duration_s=10,
+        duration_s=14,
         warmup_s=2,
         timeout_s=120,
         prompt_tokens=32,
@@ -32,5 +32,5 @@ EXPERIMENT = Experiment(
         "model.instances": (1, 2),
     },
     repeats=2,
-    quick={"repeats": 1, "workload.duration_s": 5, "workload.warmup_s": 1},
+    quick={"repeats": 1, "workload.duration_s": 8, "workload.warmup_s": 1},
 )
