@@ -149,8 +149,13 @@ def log_range(values: npt.ArrayLike, *, least_decades: float = 1.0) -> tuple[flo
 
 
 def log_axis(title: str, span: tuple[float, float], *, most_decades: float = 3.5, **more: Any) -> dict[str, Any]:
-    """A log axis over `span` (log10), labelled at 1, 2 and 5; beyond `most_decades` at powers of ten only."""
+    """A log axis over `span` (log10), labelled at 1, 2 and 5; beyond `most_decades` at powers of ten only, and in even
+    steps where fewer than three of these lie in it."""
     low, high = span
+    labels = [10.0**power * step for power in range(math.floor(low), math.ceil(high) + 1) for step in (1, 2, 5)]
+    if "tickvals" not in more and sum(low <= math.log10(label) <= high for label in labels) < 3:
+        even = _even(10.0**low, 10.0**high)
+        more = {**more, "tickvals": even, "ticktext": [f"{value:,g}" for value in even]}
     return theme.axis(title, log=True, range=[low, high], dtick="D2" if high - low <= most_decades else 1, **more)
 
 
@@ -160,6 +165,13 @@ def reach(values: npt.ArrayLike) -> list[float]:
     array = np.asarray(values, dtype=float)
     largest = float(np.nanmax(array)) if np.isfinite(array).any() else 0.0
     return [0.0, 1.05 * largest or 1.0]
+
+
+def _even(low: float, high: float) -> list[float]:
+    """Three to six round numbers between these, evenly apart."""
+    power = 10.0 ** math.floor(math.log10((high - low) / 4))
+    step = next(power * times for times in (1, 2, 5, 10) if power * times >= (high - low) / 5)
+    return [float(f"{n * step:.6g}") for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def upright(x: float, role: str = "@muted", dash: str = "solid") -> dict[str, Any]:

@@ -102,12 +102,12 @@ def interaction(figure: Figure | None, pair: tuple[str, str] | None = None) -> C
     height = 320
     margin = {"l": 64, "r": room(ends), "t": 20, "b": 52}
     y_range = log_range(at.ravel(), least_decades=0.5)
-    ticks = [float(tick) for tick in np.geomspace(at.min(), at.max(), 4)]
+    ticks = [float(f"{tick:.3g}") for tick in np.geomspace(at.min(), at.max(), 4)]
     layout = theme.layout(
         height=height,
         margin=margin,
         xaxis=theme.axis("", tickvals=[0, 1], ticktext=x_labels, range=[-0.15, 1.15], rangemode="normal"),
-        yaxis=log_axis(f"{name}, {unit}", y_range, tickvals=ticks, ticktext=[f"{tick:,.3g}" for tick in ticks]),
+        yaxis=log_axis(f"{name}, {unit}", y_range, tickvals=ticks, ticktext=[f"{tick:,g}" for tick in ticks]),
         annotations=end_labels(ends, y_range, log=True, height=height - margin["t"] - margin["b"]),
     )
     said = [

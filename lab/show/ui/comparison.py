@@ -23,7 +23,7 @@ from lab.show.grid import Grid, brief, forbidding, why_missing
 from lab.show.ui import asking, betting, chart, guide, pricing, reads, recording, runs
 from lab.show.ui.cards import Card, cards
 from lab.show.ui.topic import Seen, Topic
-from lab.show.ui.words import told, why_ended
+from lab.show.ui.words import told, when, why_ended
 from lab.spec import Slo, parse
 
 HOLDS = {
@@ -67,6 +67,8 @@ def page(topic: Topic, head: DeltaGenerator | None = None) -> None:
             "Place your bet and run A against B. What happened will stand here, beside your bet.",
             icon=":material/info:",
         )
+        if own := next((line for line in reads.run_lines() if line.experiment == topic.experiment), None):
+            runs.link(own.run_id, topic.experiment, f"What the newest run found: {own.what}, {when(own.created_utc)}")
         return
     if folder.document["experiment"]["id"] != topic.experiment:
         st.info("This run answers no such question; its own page shows it.", icon=":material/info:")

@@ -65,8 +65,9 @@ def _told(folder: RunFolder, line: reads.RunLine) -> None:
         st.markdown(f"#### {headline.rstrip('.')}.")
         told, _ = grid.headline(document, judge)
         level = st.pills(
-            f"Beside {grid.baseline}",
+            f"Queue delay, beside {grid.baseline}",
             grid.others(),
+            format_func=lambda name: str(name).removesuffix(" delay"),
             default=told,
             required=True,
             key="start_level",

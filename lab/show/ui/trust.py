@@ -38,7 +38,8 @@ def selftest() -> None:
             }
         ),
         hide_index=True,
-        height=36 * (len(tests) + 1),
+        height="content",
+        column_config={"what came of it": st.column_config.Column(width="large")},
         alt=f"The lab's self-tests on this machine: {said}",
     )
 
