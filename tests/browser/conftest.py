@@ -23,7 +23,7 @@ from lab.run.folder import RunFolder, new_run_id
 from tests.waiting import LIMIT_S, until
 
 PROJECT = Path(__file__).parents[2]
-LIMIT_MS = 1000 * LIMIT_S
+LIMIT_MS = 2 * 1000 * LIMIT_S
 """How long a page may take on a machine that does other things too; nothing here measures speed."""
 expect.set_options(timeout=LIMIT_MS)
 
@@ -105,7 +105,8 @@ class serving:  # used like a function
                 )
             url = f"http://127.0.0.1:{port}"
             try:
-                until(lambda: self.process.poll() is not None or _answers(f"{url}/_stcore/health"), "Streamlit")
+                up = f"{url}/_stcore/health"
+                until(lambda: self.process.poll() is not None or _answers(up), "Streamlit", 2 * LIMIT_S)
                 assert self.process.poll() is None, log.read_text()[-3000:]
             except BaseException:
                 self.__exit__()

@@ -98,6 +98,7 @@ UNSEEN_FOCUS = """async () => {
 }"""
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("quarter", range(4))
 def test_every_page_in_light_and_dark_for_eye_ear_and_keyboard(quarter: int, page: Page, dashboard: Dashboard) -> None:
     """No serious violation that axe finds, no more at first paint than a glance takes in, a focus that is seen, no word
