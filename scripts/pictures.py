@@ -60,6 +60,7 @@ def take(page: Page, dashboard: Dashboard, name: str, path: Path) -> None:
     params = {key: recorded(value) if key in ("run", "base") else value for key, value in LINKS.get(name, {}).items()}
     page.goto(dashboard.page("" if name == "start" else name) + f"?{urlencode(params, doseq=True)}")
     page.get_by_role("heading", level=1).wait_for(timeout=60_000)
+    page.wait_for_load_state("networkidle")  # what a page is drawn with is fetched when it is first needed
     if name == "live":  # a recording plays with its own timing
         page.get_by_role("button", name="Play it").click()
         page.locator(".lab-panels canvas").first.wait_for(timeout=60_000)
