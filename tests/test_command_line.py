@@ -53,7 +53,12 @@ def home(tmp_path, monkeypatch):
         ([*LOAD, "--prompts", str(PROJECT / "pyproject.toml")], "line 1 is no JSON: [project]"),
         ([*LOAD, "--prompts", "nowhere.jsonl"], "nowhere.jsonl' cannot be read: No such file"),
         ([*LOAD, "--ttft", "200"], "slo.ttft_s 0.2 is given for family digits"),
-        ([*LOAD, "--latency", "0"], "latency_s 0"),
+        ([*LOAD, "--latency", "nan"], "--latency nan: allowed: milliseconds above 0"),
+        ([*LOAD, "--latency", "5", "--percentile", "95"], "--percentile 95: allowed: above 0 and below 1"),
+        (
+            ["load", "--model", "llm", *LOAD[3:], "--no-stream", "--ttft", "5"],
+            "stream false, where an answer comes whole",
+        ),
         ([*LOAD, "--percentile", "0.9"], "--percentile 0.9 without a limit"),
         (["run", "batching", "--set", "workload.output_tokens=9"], "output_tokens 9 is given for family digits"),
         ([*LOAD, "--set", "model.device=gpu"], "no NVIDIA GPU"),

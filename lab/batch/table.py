@@ -149,7 +149,7 @@ def _of_csv(path: Path, column: str, id_column: str | None) -> Iterator[Row]:
             if len(cells) != len(header):
                 yield Row(None, None, f"line {reader.line_num}: {len(cells)} cells; allowed: {len(header)}")
                 continue
-            id = None if id_at is None else cells[id_at]
+            id = None if id_at is None else _id(cells[id_at])
             if not is_text(cells[at]):
                 yield Row(None, id, f"line {reader.line_num}: not UTF-8")
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,6 +25,11 @@ def objective(options: argparse.Namespace) -> Slo | None:
     from lab.errors import InputError
     from lab.spec import Slo, parse
 
+    for name in ("latency", "ttft", "itl"):
+        if (limit := getattr(options, name)) is not None and not 0 < limit < math.inf:
+            raise InputError(f"--{name} {limit:g}: allowed: milliseconds above 0")
+    if options.percentile is not None and not 0 < options.percentile < 1:
+        raise InputError(f"--percentile {options.percentile:g}: allowed: above 0 and below 1, such as {PERCENTILE:g}")
     limits = {"latency_s": options.latency, "ttft_s": options.ttft, "itl_s": options.itl}
     slo = {name: value / 1e3 for name, value in limits.items() if value is not None}
     if not slo and options.percentile is not None:

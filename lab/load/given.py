@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from lab import own_file
 from lab.errors import InputError
 from lab.load.prompts import sentences
 from lab.load.targets.tensors import BF16, BODY, Sequenced, Tensors
@@ -152,11 +153,7 @@ def read_data(path: Path, inputs: tuple[GivenInput, ...]) -> list[list[Tensors]]
 def _written(path: Path) -> list[Any]:
     """What the file holds, as a list of requests and sequences."""
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise InputError(f"data {str(path)!r}: {path.stat().st_size:,} bytes; allowed: up to {LARGEST_FILE:,}")
-        written = json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"data {str(path)!r} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        written = json.loads(own_file.read_text(path, "data", LARGEST_FILE))
     except (ValueError, RecursionError) as error:
         raise InputError(f"data {str(path)!r} is no JSON: {error}") from None
     if isinstance(written, dict):

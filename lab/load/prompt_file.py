@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lab import own_file
 from lab.errors import InputError
 
 LARGEST_FILE = 256 * 2**20
@@ -45,13 +46,8 @@ class Prompt:
 def read(path: Path) -> tuple[Prompt, ...]:
     """The file's prompts, one at least. InputError in one line, with the entry, for what cannot be read as such."""
     where = f"prompts {str(path)!r}"
-    try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise InputError(f"{where}: {path.stat().st_size:,} bytes; allowed: up to {LARGEST_FILE:,}")
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{where} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if path.suffix == ".txt":
+    text = own_file.read_text(path, "prompts", LARGEST_FILE)
+    if path.suffix.lower() == ".txt":
         found = [Prompt(line) for line in text.splitlines() if line.strip()]
     else:
         found = [_prompt(entry, f"{where}, entry {number}") for number, entry in enumerate(_entries(text, where), 1)]

@@ -15,12 +15,15 @@ from pathlib import Path
 
 import numpy as np
 
+from lab import own_file
 from lab.errors import InputError
 from lab.measure.records import Int64s
 from lab.spec import Arrival, ClosedLoop, Constant, Gamma, Steps, Trace
 
 CHUNK = 4096
 """Most arrivals drawn at once, but for a trace, which is read whole: about 0.1 ms of work."""
+LARGEST_TRACE = 256 * 2**20
+"""Bytes of a trace's file."""
 HIGHEST_RPS = 1_000_000
 """More than any client here can send: each request costs a worker some tens of microseconds."""
 
@@ -102,10 +105,7 @@ def _stairs(rates_rps: Sequence[float], step_s: float, random: np.random.Generat
 
 
 def _trace(path: str) -> np.ndarray:
-    try:
-        lines = Path(path).read_text().split()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"arrival.path {path!r}: cannot be read ({error})") from None
+    lines = own_file.read_text(Path(path), "arrival.path", LARGEST_TRACE).split()
     try:
         times = np.array([float(line) for line in lines])
     except ValueError as error:

@@ -139,6 +139,11 @@ def _check_objective(experiment: Experiment) -> None:
             raise InputError(
                 f"slo.{field} {limit:g} is given for family {family}, whose answers have no tokens; allowed: latency_s"
             )
+        if limit is not None and not experiment.workload.stream:
+            raise InputError(
+                f"slo.{field} {limit:g} is given with workload.stream false, where an answer comes whole; allowed: "
+                "latency_s"
+            )
 
 
 def _check_workload(workload: Workload, url: str | None) -> None:

@@ -87,9 +87,8 @@ class OpenAIServer:
         try:
             asked = urllib.request.Request(listed, headers=credentials.headers())  # noqa: S310  http, by address.py
             with opener.open(asked, timeout=CALL_LIMIT_S) as answer:
-                found = json.load(answer)["data"]
+                return [{**model, "id": str(model["id"])} for model in json.load(answer)["data"]]
         except urllib.error.HTTPError as error:
             raise ServerError(f"{listed} answered {error.code}") from None
         except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
             raise ServerError(f"{listed} gave no list of models: {getattr(error, 'reason', error)}") from None
-        return list(found)

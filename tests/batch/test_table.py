@@ -26,14 +26,14 @@ def test_lines_that_are_no_rows_are_rows_with_an_error(tmp_path):
 
 def test_a_row_of_csv_that_is_broken_costs_itself_only(tmp_path):
     path = tmp_path / "in.csv"
-    path.write_bytes(b'id,text\na,"one, two"\nb\n\nc,"three\nlines"\nd,\xff\ne,last\n')
+    path.write_bytes(b'id,text\na,"one, two"\nb\n\nc,"three\nlines"\nd,\xff\n\xff,last\n')
     found = list(rows(path, "text", None))
     assert [(row.id, row.value) for row in found] == [
         ("a", "one, two"),
         (None, None),
         ("c", "three\nlines"),
         ("d", None),
-        ("e", "last"),
+        (r"'\udcff'", "last"),
     ]
     assert [row.error for row in found] == [None, "line 3: 1 cells; allowed: 2", None, "line 7: not UTF-8", None]
 

@@ -83,6 +83,16 @@ def test_a_file_that_is_not_there_or_no_text_is_told(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="cannot be read"):
         read(tmp_path / "binary")
+    with pytest.raises(InputError, match="is a pipe or device; allowed: a file"):
+        read(Path("/dev/zero"))
+    with pytest.raises(InputError, match="is a folder"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["own.TXT", "own.txt"])
+def test_a_byte_order_mark_is_no_part_of_the_first_prompt(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("one\ntwo\n", encoding="utf-8-sig")
+    assert [prompt.text for prompt in read(tmp_path / name)] == ["one", "two"]
 
 
 def test_they_are_sent_in_order_and_over_again_with_their_own_lengths(tmp_path: Path) -> None:

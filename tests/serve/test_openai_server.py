@@ -56,7 +56,9 @@ def test_what_is_no_such_url_is_refused_before_anything_is_asked(url):
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"), [((500, b""), "answered 500"), ((200, b"<html>"), "no list"), ((200, b"[]"), "no list")]
+    ("answer", "words"),
+    [((500, b""), "answered 500"), ((200, b"<html>"), "no list"), ((200, b"[]"), "no list")]
+    + [((200, b'{"data": ' + data + b"}"), "no list") for data in (b"5", b"[1]", b"[{}]", b"null")],
 )
 def test_a_server_that_is_something_else_is_told_in_one_line(answers, answer, words):
     address, told = answers
