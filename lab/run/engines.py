@@ -238,7 +238,8 @@ def _of_http(base: str, protocol: str, model: str, question: Mapping[str, Any]) 
     body |= {"messages": [{"role": "user", "content": text}]} if url.endswith(CHAT) else {"prompt": text}
     try:
         choice = json.loads(_post(url, body))["choices"][0]
-        return str(choice["message"]["content"] if "message" in choice else choice["text"])
+        said = choice["message"]["content"] if "message" in choice else choice["text"]
+        return "" if said is None else str(said)  # null: a model that only reasons, or calls a tool
     except (ValueError, KeyError, IndexError, TypeError):
         raise ServerError(f"{url} gave an answer that is not OpenAI's") from None
 

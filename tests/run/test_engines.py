@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lab.__main__ import main
@@ -135,6 +136,13 @@ def test_one_prompt_is_called_and_answered_in_words(capsys: pytest.CaptureFixtur
     (asked_once,) = story.requests
     assert asked_once["messages"][0]["content"] == found["prompt"] and asked_once["max_tokens"] == engines.ANSWER_TOKENS
     assert found["answer"] == "one two three" and found["seconds"] > 0
+
+
+def test_an_answer_that_only_calls_a_tool_has_no_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = {"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": []}}]}
+    monkeypatch.setattr(engines, "_post", lambda url, body: json.dumps(answer).encode())
+    question = {"text_input": np.array([b"Why?"]), "sampling_parameters": np.array([b"{}"])}
+    assert engines._of_http("http://127.0.0.1:1/v1/chat/completions", "openai", "small", question) == ""
 
 
 @pytest.mark.processes
