@@ -49,7 +49,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from lab.load import prompt_file
-    from lab.measure.words import plural
     from lab.run import given
     from lab.run.catalogue import single
     from lab.spec import set_path
@@ -78,8 +77,7 @@ def run(options: argparse.Namespace) -> int:
     if options.prompts is not None:
         path = Path(options.prompts).resolve()
         workload["prompts"] = str(path)
-        count = plural(len(prompt_file.read(path)), "prompt")
-        notes = (*notes, f"The file's {count} are sent over and over: a prefix cache would have them.")
+        notes = (*notes, prompt_file.told(len(prompt_file.read(path))))
     chosen = single(model, workload, options.settings)
     if (slo := objective(options)) is not None:
         chosen = set_path(chosen, "slo", slo)

@@ -56,6 +56,16 @@ def read(path: Path) -> tuple[Prompt, ...]:
     return tuple(found)
 
 
+def told(count: int) -> str:
+    """What sending a file's prompts means for who reads the figures."""
+    if count == 1:
+        return "The file's one prompt is sent each time: a prefix cache would have it."
+    return (
+        f"The file's {count:,} prompts are sent in turn, and again from the first: a prefix cache would have those "
+        "that come again."
+    )
+
+
 def _entries(text: str, where: str) -> Iterator[Any]:
     """Of a JSON document, or of lines with one each."""
     try:
@@ -82,6 +92,10 @@ def _prompt(entry: Any, where: str) -> Prompt:
     answer_tokens = _length(entry, ANSWERS, where)
     text = next((entry[name] for name in TEXTS if entry.get(name)), None) or _first_turn(entry)
     if isinstance(text, str):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InputError(f"{where} holds half of a surrogate pair; allowed: text that is UTF-8") from None
         return Prompt(text, None, answer_tokens)
     tokens = _length(entry, LENGTHS, where)
     if text is not None or tokens is None:

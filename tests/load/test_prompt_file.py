@@ -64,6 +64,7 @@ def test_a_text_file_holds_a_prompt_a_line(tmp_path: Path) -> None:
         ('{"question": "a"}', "entry 1 has no words to send"),
         ('{"prompt": ["a"]}', "entry 1 has no words to send"),
         ('{"messages": [{"role": "user", "content": [{"type": "image"}]}]}', "entry 1 has no words"),
+        ('{"prompt": "\\ud800"}', "entry 1 holds half of a surrogate pair"),
         ('{"prompt": "a", "max_tokens": 0}', "max_tokens 0; allowed: 1 to"),
         ('{"input_length": "many"}', 'input_length "many"; allowed: 1 to'),
         ('{"prompt": "a", "output_tokens": true}', "output_tokens true; allowed"),

@@ -186,6 +186,9 @@ def test_what_the_prefix_cache_had_is_read_where_it_is_told() -> None:
     untold = OpenAIAnswer()
     untold.read_raw(said(prompt_tokens=40, completion_tokens=1, prompt_tokens_details={}), 1)
     assert untold.failure is None and untold.total().cached_tokens is None
+    odd = OpenAIAnswer()
+    odd.read_raw(said(prompt_tokens=7, completion_tokens=1, prompt_tokens_details={"cached_tokens": 99}), 1)
+    assert odd.failure is None and odd.total().cached_tokens is None  # more than there are
 
 
 @pytest.mark.parametrize(

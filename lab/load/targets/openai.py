@@ -78,7 +78,9 @@ class OpenAIAnswer(Answer):
         if usage:
             generated.prompt_tokens = token_count(usage.get("prompt_tokens", generated.prompt_tokens))
             if (details := usage.get("prompt_tokens_details")) is not None:
-                generated.cached_tokens = token_count(details.get("cached_tokens", generated.cached_tokens))
+                cached = token_count(details.get("cached_tokens", generated.cached_tokens))
+                more = cached is not None and cached > (generated.prompt_tokens or 0)  # than there are: no such count
+                generated.cached_tokens = None if more else cached
         told, before = token_count(usage.get("completion_tokens")), self._told or 0
         if told is not None:
             self._told = told

@@ -15,7 +15,6 @@ from lab import credentials
 from lab.errors import InputError
 from lab.home import home
 from lab.load import prompt_file
-from lab.measure.words import plural
 from lab.run import call, engines, given
 from lab.run.lock import who_measures
 from lab.run.serving import at
@@ -207,7 +206,7 @@ def language_model(url: str) -> None:
     path = None
     if file is not None:
         path = _kept(file.getvalue(), file.name.rpartition(".")[2].lower())
-        st.caption(f":material/info: {plural(len(prompt_file.read(Path(path))), 'prompt')}, sent over and over.")
+        st.caption(f":material/info: {prompt_file.told(len(prompt_file.read(Path(path))))}")
         more = [f"--prompts={path}"]
     prompt, answer, ttft, itl = st.columns(4, vertical_alignment="bottom")
     asked = prompt.number_input("Tokens of a prompt", 1, 100_000, 64, key="g_prompt", disabled=file is not None)
