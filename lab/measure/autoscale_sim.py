@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lab.errors import InputError
-from lab.measure.autoscale import SAMPLE_S, Autoscaler, Sample
+from lab.measure.autoscale import ROUNDING, SAMPLE_S, Autoscaler, Sample
 from lab.measure.pace import Floats
 from lab.spec import Scaling
 
@@ -142,12 +142,13 @@ def simulate(
                 pool.instances = which
                 begin(now, pool)
         elif kind == LOOKS and scaler is not None and now < end_s:
+            now = round(now / SAMPLE_S) * SAMPLE_S  # sums of tenths drift, and a decision would come a look late
             if now >= next_report_s:
                 next_report_s = now + told_every_s
                 told = arrived - answered, arrived
             scaler.observe(Sample(now, told[0], max(0, told[0] - pool.instances), told[1]))
             if now >= next_decision_s and asked_s is None:
-                next_decision_s = now + scaler.rules.tick_s
+                next_decision_s = now + scaler.rules.tick_s - ROUNDING
                 wanted = scaler.decide(now, pool.instances)
                 if wanted != pool.instances:
                     asked_s = now

@@ -22,7 +22,7 @@ from lab.run.copies import served_as
 from lab.run.equality import Answer, ask, workload_of
 from lab.run.folder import RunFolder
 from lab.run.plan import Block
-from lab.run.scaler import scaling
+from lab.run.scaler import Scaler, scaling
 from lab.run.serving import AnyServer
 from lab.serve import weights
 from lab.serve.borrowed import Borrowed
@@ -133,21 +133,26 @@ class Bench:
                 self._settle(own)
         with (
             self._traced(block, self.folder.path / f"traces-{index}"),
-            scaling(self.server, block.model, self.folder, index) as scale,
+            scaling(self.server, block.model, self.folder, index) as scaler,
         ):
 
             def ticked(phase: str, progress: Progress) -> None:
-                scale(progress)
+                if scaler is not None:
+                    scaler.tick(progress)
                 on_tick(phase, progress)
 
             if block.model.scaling is not None:  # it will not stay as it was loaded
                 self._in_force.pop(block.model.name, None)
-            return self._measured(index, block, ticked)
+            return self._measured(index, block, ticked, scaler)
 
-    def _measured(self, index: int, block: Block, on_tick: Callable[[str, Progress], None]) -> Progress:
+    def _measured(
+        self, index: int, block: Block, on_tick: Callable[[str, Progress], None], scaler: Scaler | None
+    ) -> Progress:
         generator, folder = self.generator, self.folder
         model, workload = block.model, block.workload
         window = generator.begin(self._job(index, block))
+        if scaler is not None:
+            scaler.begin(window.start_ns)
         self._sampler.look()  # while it warms up: a short block of dear models would else have no reading
         progress = generator.poll()
         folder.event(

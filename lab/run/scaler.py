@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -46,14 +46,22 @@ class Scaler:
         self._change: _Change | None = None
         self._thread: threading.Thread | None = None
 
+    def begin(self, start_ns: int) -> None:
+        """The load begins then, and the rules' clock with it: a decision every tick from there on, without drift, as
+        the simulator has it. When it falls beside a step of the load moves a tail more than the rules do."""
+        self._origin_ns = start_ns
+
     def tick(self, progress: Progress) -> None:
         now_s = (time.perf_counter_ns() - self._origin_ns) / 1e9
+        if now_s < 0:
+            return
         self._note()
         waiting = max(0, progress.in_flight - self._instances)
         self._scaler.observe(Sample(now_s, progress.in_flight, waiting, progress.sent))
         if now_s < self._next_s or self._change is not None or progress.done:
             return
-        self._next_s = now_s + self._scaler.rules.tick_s
+        tick_s = self._scaler.rules.tick_s
+        self._next_s = (now_s // tick_s + 1) * tick_s
         wanted = self._scaler.decide(now_s, self._instances)
         if wanted != self._instances:
             self._change = _Change(self._instances, wanted, time.perf_counter_ns())
@@ -93,13 +101,13 @@ class Scaler:
 
 
 @contextmanager
-def scaling(server: object, model: ModelSpec, folder: RunFolder, block: int) -> Iterator[Callable[[Progress], None]]:
-    """What to call at each tick of the block; nothing is done for a model without rules, or on a server of others'."""
+def scaling(server: object, model: ModelSpec, folder: RunFolder, block: int) -> Iterator[Scaler | None]:
+    """Who scales during the block; None for a model without rules, or on a server of others'."""
     if model.scaling is None or not isinstance(server, Server) or server.managed is None:
-        yield lambda progress: None
+        yield None
         return
     scaler = Scaler(server, model, folder, block)
     try:
-        yield scaler.tick
+        yield scaler
     finally:
         scaler.close()

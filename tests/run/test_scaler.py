@@ -63,6 +63,20 @@ def test_one_change_at_a_time_and_each_is_written_down():
     assert all(e["asked_ns"] < e["done_ns"] for _, e in folder.events)
 
 
+def test_decisions_come_by_the_loads_own_clock_without_drift(monkeypatch):
+    """Ticks of 1 s, looked at every 0.3 s: decided at the first look after each whole second, not before the load."""
+    scaler = Scaler(SimpleNamespace(), ModelSpec(name="sleeper", scaling=Scaling(tick_s=1.0)), Folder(), block=0)
+    decided = []
+    monkeypatch.setattr(scaler._scaler, "decide", lambda t_s, current: decided.append(round(t_s, 1)) or current)
+    now = SimpleNamespace(ns=0)
+    monkeypatch.setattr("lab.run.scaler.time.perf_counter_ns", lambda: now.ns)
+    scaler.begin(10**9)
+    for look in range(17):
+        now.ns = look * 300_000_000
+        scaler.tick(progress(1))
+    assert decided == [0.2, 1.1, 2.0, 3.2]
+
+
 def test_the_simulator_knows_how_often_the_scaler_is_told():
     assert scaled.TOLD_EVERY_S == worker.REPORT_S
 
