@@ -50,6 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     sub.add_argument("version")
     sub.add_argument("places", nargs="+", metavar="URL[=NAME]", help="lab, grpc:// or openai+http://HOST:PORT")
     sub.add_argument("--balance", choices=BALANCES, help="how they share, of all versions; kept unless given")
+    sub.add_argument("--new", action="store_true", help="the model has no route yet: this version gets all of it")
     sub = actions.add_parser("retire", help="a version without traffic out of the route, and out of the lab's Triton")
     sub.add_argument("model")
     sub.add_argument("version")
@@ -85,7 +86,8 @@ def run(options: argparse.Namespace) -> int:
     elif options.action == "mirror":
         rollout.shadow(routes, options.model, options.version, options.fraction, by=options.by)
     elif options.action == "replicas":
-        rollout.add_version(routes, options.model, _placed(options), balance=options.balance, by=options.by)
+        placed, balance, by = _placed(options), options.balance, options.by
+        rollout.add_version(routes, options.model, placed, balance=balance, new_route=options.new, by=by)
     elif options.action == "retire":
         _unload(routes, rollout.retire(routes, options.model, options.version, by=options.by))
     else:

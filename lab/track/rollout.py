@@ -18,14 +18,22 @@ Move = Literal["advance", "promote", "roll_back", "hold", "go_on"]
 
 
 def add_version(
-    routes: Routes, model: str, version: Version, *, balance: Balance | None = None, by: str = "person"
+    routes: Routes,
+    model: str,
+    version: Version,
+    *,
+    balance: Balance | None = None,
+    new_route: bool = True,
+    by: str = "person",
 ) -> Route | None:
-    """Put a version into the route, without weight; into a new route with all of it. One of that name is replaced
-    where it stands, which changes nothing of who gets what. `balance`: how replicas share, of all versions; as it is
-    unless given."""
+    """Put a version into the route, without weight; into a new route with all of it, if there may be one. One of that
+    name is replaced where it stands, which changes nothing of who gets what. `balance`: how replicas share, of all
+    versions; as it is unless given."""
 
     def added(route: Route | None) -> Route:
         if route is None:
+            if not new_route:
+                raise InputError(f"model {model!r} has no route{nearest(model, routes.by_name)}")
             whole = version.model_copy(update={"weight": 1.0})
             return parse(Route, {"model": model, "versions": [whole.model_dump(mode="json")], **shared})
         if version.version not in [known.version for known in route.versions]:

@@ -289,7 +289,10 @@ def test_command_places_a_version_at_several_servers_and_tells_what_was_decided(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LAB_HOME", str(tmp_path))
-    commanded("replicas", "m", "1", "grpc://a:1", "grpc://b:2=m_b", "--balance", "power_of_two")
+    placed = ("replicas", "m", "1", "grpc://a:1", "grpc://b:2=m_b", "--balance", "power_of_two")
+    with pytest.raises(InputError, match="'m' has no route"):
+        commanded(*placed)
+    commanded(*placed, "--new")
     commanded("replicas", "m", "2", "openai+http://c:3/v1")
     of = Routes().by_name["m"]
     assert of.balance == "power_of_two" and [version.weight for version in of.versions] == [1.0, 0.0]

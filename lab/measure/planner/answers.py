@@ -176,8 +176,9 @@ def _told(model: Calibrated, setting: Setting, found: Prediction) -> Told:
         }
         for metric, value in values.items():
             interval = model.trust.interval(metric, value, fitted=fitted)
-            if interval is not None:
-                bounds[metric] = interval
+            if interval is not None:  # whatever held-out blocks say, it is no narrower than the simulation itself
+                own = found.between(metric) or interval
+                bounds[metric] = min(interval[0], own[0]), max(interval[1], own[1])
     return Told(setting, found, bounds, fitted, model.outside(setting, found), load)
 
 

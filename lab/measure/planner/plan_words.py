@@ -1,6 +1,6 @@
 """A plan in sentences: how far the model is off first, then what it says, never one without the other.
 
-"Left out and predicted, 31 blocks of this run: p95 within 5.5 % (worst 28 %). Two blocks of one cell are 6.2 % apart."
+"Left out and predicted, 31 blocks of this run: p95 off by 5.5 % (worst 28 %). Two blocks of one cell are 6.2 % apart."
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def trust_sentence(trust: Trust, *, fitted: bool = True) -> str:
     for metric in JUDGED:
         usual, worst = trust.typical(metric, fitted=fitted), trust.worst(metric, fitted=fitted)
         if usual is not None:
-            parts.append(f"{metric_label(metric)} within {format_fraction(usual)} (worst {format_fraction(worst)})")
+            parts.append(f"{metric_label(metric)} off by {format_fraction(usual)} (worst {format_fraction(worst)})")
     kind = "" if fitted else " together with all others of their setting,"
     noise = trust.typical_noise("latency_p95_s")
     own = (

@@ -181,6 +181,13 @@ def test_a_prediction_has_the_interval_of_held_out_errors():
     assert (low, high) == pytest.approx((told.predicted.latency_p95_s / 1.25, told.predicted.latency_p95_s / 0.8))
 
 
+def test_an_interval_is_no_narrower_than_the_simulated_runs_are_apart():
+    told = answers.tell(queue(trust=trusted(0.001, -0.001)), Setting(50), None)
+    between = told.predicted.between("latency_p95_s")
+    assert between is not None and between[1] > 1.01 * between[0]
+    assert told.bounds["latency_p95_s"] == between
+
+
 def test_above_85_percent_there_is_none():
     told = answers.tell(queue(), Setting(90), None)
     assert told.busy and not told.bounds
@@ -439,5 +446,5 @@ def test_a_machine_is_paid_whole():
 
 def test_trust_is_told_with_the_worst():
     text = plan_words.trust_sentence(trusted(0.02, -0.1, 0.05))
-    assert text.startswith("Left out and predicted, 3 blocks of this run: throughput within 5 % (worst 10 %)")
+    assert text.startswith("Left out and predicted, 3 blocks of this run: throughput off by 5 % (worst 10 %)")
     assert "the machine's own noise is not known" in text
