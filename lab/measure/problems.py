@@ -86,7 +86,7 @@ def _all(s: Summary, facts: Facts) -> Iterator[Problem]:
         elif s.latency_n < needed(facts.p):
             yield _too_few(s, facts)
     yield from _client_limited(s, facts)
-    if s.dropped:
+    if s.dropped and s.ok:  # where nothing succeeded, the failure comes first
         yield Problem(
             "dropped",
             f"{plural(s.dropped, 'planned request')} {'was' if s.dropped == 1 else 'were'} never sent.",

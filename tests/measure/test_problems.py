@@ -50,6 +50,12 @@ def test_requests_never_sent_are_dropped(requests_of, window_of):
     assert {"dropped", "client_limited"} <= codes(summary)
 
 
+def test_where_nothing_succeeded_no_lower_rate_is_advised(requests_of, window_of):
+    rows = [(0, 0, 5, "error"), *[(10 * i, None, 6, "cancelled") for i in range(1, 10)]]
+    found = codes(summarize(requests_of(rows), window=window_of(1000), planned=10, slo=None))
+    assert "no_success" in found and "dropped" not in found
+
+
 def test_a_run_that_was_stopped_is_cut_short(requests_of, window_of):
     rows = [*even(50, 5), (500, 500, 510, "cancelled")]
     summary = summarize(requests_of(rows), window=window_of(510), planned=100, slo=None)
