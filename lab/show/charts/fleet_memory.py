@@ -98,6 +98,8 @@ def _fall(
     shapes, labels = [], []
     if budget_bytes is not None:
         shape, label = level_line(budget_bytes / MIB, f"budget {format_bytes(budget_bytes)}", log=False)
+        if sum(over) > 2:  # below the line on the right nothing stands: the bars there begin above it
+            label |= {"x": 1, "xanchor": "right", "yanchor": "top", "xshift": -6}
         shapes, labels = [shape], [label]
     top = 1.12 * max(max(totals), budget_bytes or 0) / MIB
     layout = theme.layout(
