@@ -9,14 +9,41 @@ processes stay as they are, and the run's environment says which nice values wer
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 MEASURED = -10
 """Triton, its models and the load workers."""
 WATCHING = 19
-"""The dashboard."""
+"""The dashboard, while a run measures."""
+ORDINARY = 0
+"""The dashboard otherwise: whoever waits for a page on a busy machine gets a fair share of it."""
+
+
+def change(leader: int, niceness: int) -> bool:
+    """Set the nice value of a session while it runs: of every thread in its leader's process group, and of the session
+    among others; whether it is weighed so now. Only who has the privilege may lower that of a thread again; anybody may
+    that of a session down to 0, and where sessions are weighed that one counts."""
+    threads = _allowed(
+        lambda: os.setpriority(os.PRIO_PGRP, leader, niceness)
+    )  # Linux: all threads of all its processes
+    if session_of(leader) is None:
+        return threads
+    return _allowed(lambda: _weigh(leader, niceness))
+
+
+def _allowed(set_it: Callable[[], object]) -> bool:
+    try:
+        set_it()
+    except OSError:
+        return False
+    return True
+
+
+def _weigh(pid: int, niceness: int) -> None:
+    """OSError where that is refused: for good, or because another was changed within the last tenth of a second."""
+    Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
 
 
 def give(pid: int, niceness: int) -> bool:
@@ -24,9 +51,8 @@ def give(pid: int, niceness: int) -> bool:
     before the process has threads: those that exist keep theirs."""
     try:
         os.setpriority(os.PRIO_PROCESS, pid, niceness)
-        autogroup = Path(f"/proc/{pid}/autogroup")
-        if autogroup.exists():
-            autogroup.write_text(str(niceness))
+        if Path(f"/proc/{pid}/autogroup").exists():
+            _weigh(pid, niceness)
     except OSError:  # not allowed, or gone already
         return False
     return True
@@ -43,7 +69,7 @@ def raised(niceness: int = MEASURED) -> Iterator[None]:
     finally:
         if before is not None:
             with suppress(OSError):
-                Path(f"/proc/{own}/autogroup").write_text(str(before))
+                _weigh(own, before)
 
 
 def session_of(pid: int) -> int | None:

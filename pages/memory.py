@@ -29,6 +29,7 @@ MANY = Topic(
     ),
     counted="Requests served",
     form=fleet.form,
+    foresight=fleet.foresight,
     depths="quick: about two minutes, rough. whole: about 15 minutes, two repeats, up to ten models.",
     figures={
         "throughput_rps": "Requests a second",

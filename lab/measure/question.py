@@ -55,9 +55,11 @@ def about_the_code(environment: Mapping[str, Any]) -> Asked:
     lab = told if isinstance(told, Mapping) else {}
     commit, version = lab.get("commit"), lab.get("version")
     status: Status = "answered"
-    if commit and lab.get("dirty"):
-        text = f"The lab's commit {str(commit)[:12]}, with files changed since, which nobody else has: commit them."
-        status = "open"
+    if commit and lab.get("dirty") is not False:
+        known = f" (hash {lab['changes']})" if lab.get("changes") else ""
+        how = f"with files changed since{known}, which nobody else has: commit them"
+        unknown = "and nobody knows whether its files were changed since"
+        text, status = f"The lab's commit {str(commit)[:12]}, {how if lab.get('dirty') else unknown}.", "open"
     elif commit:
         text = f"The lab's commit {str(commit)[:12]}, as it was checked out."
     elif version:

@@ -25,6 +25,7 @@ LABEL_LENGTH = 40
 WHOLE = ("model.batching",)
 """Objects that have words of their own and are not taken apart."""
 MACHINE = ("environment.cpu", "environment.cores", "environment.gpus")
+SHORT_COMMIT = 12
 MINOR = ("workload.duration_s", "workload.warmup_s", "workload.timeout_s", "slo.", "quick")
 """What tells sides apart only where nothing else does."""
 NOT_SETTINGS = ("environment.load_average_before", "environment.niceness", "environment.memory_bytes")
@@ -92,12 +93,17 @@ def differences(sides: Sequence[Side]) -> list[Difference]:
 
 
 def labels(sides: Sequence[Side], length: int = LABEL_LENGTH) -> list[str]:
-    """A name a side, "B: 2 ms delay, 100 req/s": its letter and what tells it from the others, in `length` letters."""
+    """A name a side, "B: 2 ms delay, 100 req/s": its letter and what tells it from the others, in `length` letters:
+    what somebody set, else the lab's own code; of a side without another its model."""
     every = [d for d in differences(sides) if d.differs and d.of_spec]
     differing = [d for d in every if not d.path.startswith(MINOR)] or every
+    code = [_code_label(side) for side in sides]
+    otherwise = code if len(set(code)) > 1 else ["the same"] * len(sides)
+    if len(sides) == 1:
+        otherwise = [str(sides[0].model.get("name", ""))]
     named = []
     for n, letter in zip(range(len(sides)), LETTERS, strict=False):
-        words = join_short([_told(sides[n], d, n) for d in differing]) or "the same"
+        words = join_short([_told(sides[n], d, n) for d in differing]) or otherwise[n]
         named.append(_cut(f"{letter}: {words.removeprefix('batching on, ')}", length))
     return named
 
@@ -132,8 +138,42 @@ def value_label(path: str, value: Any, among: Sequence[Any] = ()) -> str:
 
 
 def identical(a: Side, b: Side) -> bool:
-    """Whether two sides are the same in every field that somebody set, and were measured on one machine."""
-    return not any(d.differs and (d.of_spec or d.path.startswith(MACHINE)) for d in differences([a, b]))
+    """Whether two sides are the same in every field, of which whoever compares them may say that a difference between
+    their figures is noise: one machine, the same versions, and the same code as far as that is known."""
+    return not any(d.differs for d in differences([a, b])) and not other_code(a, b)
+
+
+def other_code(a: Side, b: Side) -> str:
+    """What is known of the lab's own code where it was, or may have been, another one; "" where it was the same, or
+    neither run says."""
+    mine, theirs = (_code(side) for side in (a, b))
+    commits = [str(code.get("commit") or code.get("version") or "") for code in (mine, theirs)]
+    if not any(commits):
+        return ""
+    if commits[0] != commits[1]:
+        first, second = (commit[:SHORT_COMMIT] or "unknown code" for commit in commits)
+        return f"The lab itself was another one: {first} and {second}."
+    if mine.get("changes") != theirs.get("changes"):
+        one = not (mine.get("dirty") and theirs.get("dirty"))
+        how = "uncommitted changes in one of them" if one else "different uncommitted changes"
+        return f"The same commit of the lab, with {how}: other code may have been measured."
+    if mine.get("dirty") and not mine.get("changes"):
+        return "The same commit of the lab, both with uncommitted changes that were not kept: they may differ."
+    return ""
+
+
+def _code_label(side: Side) -> str:
+    """ "aa82c74", "aa82c74 with changes 3f09ab"."""
+    code = _code(side)
+    known = str(code.get("commit") or "")[:7] or str(code.get("version") or "") or "unknown code"
+    changes = str(code.get("changes") or "unknown")[:6]
+    return f"{known} with changes {changes}" if code.get("dirty") else known
+
+
+def _code(side: Side) -> Mapping[str, Any]:
+    """environment.lab of its run (lab/run/environment.py)."""
+    found = side.environment.get("lab")
+    return found if isinstance(found, Mapping) else {}
 
 
 def doubts(a: Side, b: Side, called: tuple[str, str] | None = None) -> tuple[list[str], list[str]]:
@@ -160,7 +200,11 @@ def doubts(a: Side, b: Side, called: tuple[str, str] | None = None) -> tuple[lis
         read_with.append(f"They were asked differently ({fields}): part of any difference is the load's.")
     if any(d.path.startswith("slo.") for d in differing):
         read_with.append("Their objectives differ: goodput counts what came within that of the first.")
-    versions = [d for d in differing if not d.of_spec and d not in machine]
+    if code := other_code(a, b):
+        read_with.append(code)
+    versions = [
+        d for d in differing if not d.of_spec and d not in machine and not d.path.startswith("environment.lab.")
+    ]
     if versions:
         read_with.append(f"Versions or surroundings differ in {plural(len(versions), 'field')}; see the table.")
     if a.run_id != b.run_id:

@@ -1,6 +1,7 @@
 """The dashboard and the server behind it, as one command: `python -m lab up`.
 
-This process owns both children. Streamlit owns nothing that must survive: runs are processes of their own.
+This process owns both children. Streamlit owns nothing that must survive: runs are processes of their own. While one of
+them measures, the dashboard steps back behind everything else (lab/priority.py), and no longer.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from pathlib import Path
 from lab import priority
 from lab.errors import LabError, RunError
 from lab.home import home
+from lab.measure.words import plural
+from lab.run.lock import who_measures
 from lab.serve import ports
 from lab.serve.process import Process
 from lab.serve.triton import Server
@@ -26,6 +29,8 @@ from lab.spec import ModelSpec
 PROJECT = Path(__file__).parents[2]
 PATIENCE_S = 20.0
 """A page that has not come by then is told about."""
+POLL_S = 0.25
+"""A run needs longer from its lock to its first request."""
 FIRST_MODEL = ModelSpec(name="digits")
 
 Report = Callable[[str], None]
@@ -47,10 +52,12 @@ def run_dashboard(port: int, report: Report) -> int:
     for line in taken:
         report(line)
     streamlit = _start_streamlit(page_port)
+    steps_back = StepsBack(streamlit.pid)
+    steps_back()
     server: Server | None = None
     try:
         server = _start_server(report)
-        if _page_answers(streamlit, page_port, lambda: stopping, report):
+        if _page_answers(streamlit, page_port, lambda: stopping, report, steps_back):
             report(f"serving lab ready in {time.perf_counter() - start_s:.1f} s: http://127.0.0.1:{page_port}")
         while not stopping:
             if streamlit.exit_status is not None:
@@ -58,7 +65,8 @@ def run_dashboard(port: int, report: Report) -> int:
             if server is not None and not server.alive():
                 report(f"Triton died: {server.died()}; starting it again")
                 server = _start_server(report)
-            time.sleep(0.25)
+            steps_back()
+            time.sleep(POLL_S)
         return 0
     finally:
         os.kill(streamlit.pid, signal.SIGTERM)
@@ -66,6 +74,23 @@ def run_dashboard(port: int, report: Report) -> int:
             report(f"Triton {server.stop()}")
         if not streamlit.wait(10):
             os.kill(streamlit.pid, signal.SIGKILL)
+
+
+class StepsBack:
+    """Called now and then, keeps the session of process `pid` behind everything else while a run measures: its threads
+    would show in the tail that is measured."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._now: int | None = None
+
+    def __call__(self) -> str | None:
+        """The run that measures, if one does."""
+        run = who_measures()
+        wanted = priority.ORDINARY if run is None else priority.WATCHING
+        if wanted != self._now and priority.change(self._pid, wanted):
+            self._now = wanted
+        return run
 
 
 def _start_server(report: Report) -> Server | None:
@@ -89,19 +114,36 @@ def _start_streamlit(port: int) -> Process:
         "MALLOC_ARENA_MAX": "1",
     }
     environment = {**wishes, **os.environ, "PYTHONPATH": str(PROJECT)}
-    return Process(command, environment, home() / "streamlit.log", niceness=priority.WATCHING)
+    return Process(command, environment, home() / "streamlit.log")
 
 
-def _page_answers(streamlit: Process, port: int, stopped: Callable[[], bool], report: Report) -> bool:
-    """Waits for the page's first answer: whether it came before Streamlit ended, or the user wanted to stop."""
+def _page_answers(
+    streamlit: Process,
+    port: int,
+    stopped: Callable[[], bool],
+    report: Report,
+    steps_back: Callable[[], str | None] = who_measures,
+) -> bool:
+    """Waits for the page's first answer: whether it came before Streamlit ended, or the user wanted to stop. One that
+    is late is told about once, with what it waits for."""
     patience = time.monotonic() + PATIENCE_S
     while streamlit.exit_status is None and not stopped():
+        run = steps_back()
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=1):
                 return True
         except (TimeoutError, urllib.error.URLError, ConnectionError):
             time.sleep(0.1)
         if time.monotonic() > patience:
-            report(f"the page does not answer after {PATIENCE_S:g} s, still waiting; see {home() / 'streamlit.log'}")
+            report(f"the page does not answer after {PATIENCE_S:g} s, still waiting: {_why_late(run)}")
             patience = math.inf
     return False
+
+
+def _why_late(run: str | None) -> str:
+    if run is not None:
+        return f"{run} measures, and the page takes only what that leaves; it comes when the run is over"
+    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    if load > 2 * cores:
+        return f"this machine is busy (load {load:.0f} on {plural(cores, 'core')}), and the page gets its share of it"
+    return f"see {home() / 'streamlit.log'}"

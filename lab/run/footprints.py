@@ -59,12 +59,13 @@ def predicted_bytes(specs: Sequence[ModelSpec]) -> int | None:
 def as_filled(kinds: Sequence[str], filled: Sequence[Mapping[str, Any]]) -> list[int | None]:
     """What models of these kinds take, each with all before it, by what each added in another run (`filled` of its
     document): the first of a kind brings its files along, later ones do not. None from the first kind on that was not
-    loaded there."""
+    loaded there. As predicted there where all was, since a run takes its budget from that, else as measured."""
+    of = "planned_bytes" if all(entry.get("planned_bytes") is not None for entry in filled) else "total_bytes"
     added: dict[str, list[int]] = {}
     before = 0
     for entry in filled:
-        added.setdefault(str(entry["model"]).rpartition("_")[0], []).append(int(entry["total_bytes"]) - before)
-        before = int(entry["total_bytes"])
+        added.setdefault(str(entry["model"]).rpartition("_")[0], []).append(int(entry[of]) - before)
+        before = int(entry[of])
     found: list[int | None] = []
     seen: Counter[str] = Counter()
     total = 0

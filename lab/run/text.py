@@ -6,6 +6,7 @@ from typing import Any
 
 from lab.measure import autoscale_words, fleet_words, lamps, lora, patterns, rehearsal
 from lab.measure.answers import all_equal
+from lab.measure.steps import TOO_QUICK
 from lab.measure.words import HOST_MEMORY, format_metric, format_seconds, level_label, metric_label
 from lab.run import format_text, starts
 from lab.run.columns import aligned
@@ -63,7 +64,8 @@ def lines(document: dict[str, Any]) -> list[str]:
     if document.get("trace"):
         out += ["", *_traced(document["trace"])]
     several = len(document.get("formats", {})) > 1  # then a table has them
-    floors = [] if several else [(_label(cell), cell.get("floor")) for cell in document["cells"]]
+    # A floor that a step undercut stands below, among what is doubtful.
+    floors = [] if several else [(_label(c), c.get("floor")) for c in document["cells"] if c.get("floor") != TOO_QUICK]
     out += format_text.lines(document)
     out += ["", *(f"{label}: {floor}" for label, floor in floors if floor)] if any(f for _, f in floors) else []
     out += starts.lines(document)

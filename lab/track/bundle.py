@@ -114,6 +114,7 @@ def _tags(document: Mapping[str, Any]) -> dict[str, str]:
         "lab.gpus": environment.get("gpus"),
         "lab.version": lab.get("version"),
         "lab.dirty": lab.get("dirty"),
+        "lab.changes": lab.get("changes"),
         "mlflow.source.git.commit": lab.get("commit"),
     }
     return {name: _text(value) for name, value in tags.items() if value not in (None, "")}

@@ -71,7 +71,9 @@ def test_each_weakness_leaves_its_question_open(changes: dict[str, Any], code: s
     ("lab", "status", "says"),
     [
         ({"commit": "0123456789abcdef", "dirty": False, "version": None}, "answered", "commit 0123456789ab, as it was"),
-        ({"commit": "0123456789abcdef", "dirty": True, "version": None}, "open", "changed since"),
+        ({"commit": "0123456789abcdef", "dirty": True, "version": None}, "open", "changed since, which"),
+        ({"commit": "0123456789abcdef", "dirty": True, "changes": "3f09ab"}, "open", "changed since (hash 3f09ab)"),
+        ({"commit": "0123456789abcdef", "dirty": None, "version": None}, "open", "nobody knows whether"),
         ({"commit": None, "dirty": None, "version": "0.1.0"}, "answered", "Version 0.1.0"),
         ({"commit": None, "dirty": None, "version": None}, "open", "does not say"),
         (None, "open", "does not say"),

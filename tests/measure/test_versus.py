@@ -104,6 +104,47 @@ def test_equal_runs_say_so_and_find_no_difference() -> None:
     assert labels([a, b]) == ["A: the same", "B: the same"]
 
 
+COMMIT, OTHER = "0" * 40, "1" * 40
+CLEAN = {"commit": COMMIT, "dirty": False, "changes": None, "version": None}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said", "called"),
+    [
+        ({}, {"commit": OTHER}, "The lab itself was another one: 000000000000 and 111111111111.", "B: 1111111"),
+        ({}, {"dirty": True, "changes": "3f09ab12"}, "uncommitted changes in one of", "B: 0000000 with changes 3f09ab"),
+        (
+            {"dirty": True, "changes": "3f09ab12"},
+            {"dirty": True, "changes": "77aa"},
+            "with different uncommitted changes",
+            "B: 0000000 with changes 77aa",
+        ),
+        ({"dirty": True}, {"dirty": True}, "both with uncommitted changes that were not kept", "B: the same"),
+        ({}, {"commit": None, "dirty": None}, "another one: 000000000000 and unknown code", "B: unknown code"),
+    ],
+)
+def test_other_code_is_told_and_is_no_noise(first: Any, second: Any, said: str, called: str) -> None:
+    a, b = (
+        side(name, environment={**MACHINE, "lab": {**CLEAN, **changed}})
+        for name, changed in (("run-a", first), ("run-b", second))
+    )
+    found = versus(a, b, "A", "B")
+    assert sum(said in text for text in found.read_with) == 1
+    assert not found.identical and "is noise" not in found.text
+    assert labels([a, b])[1] == called
+
+
+def test_equal_changes_to_one_commit_are_the_same_code() -> None:
+    changed = {**MACHINE, "lab": {**CLEAN, "dirty": True, "changes": "3f09ab12"}}
+    a, b = side("run-a", environment=changed), side("run-b", environment=changed)
+    assert identical(a, b) and not any("lab" in text for text in doubts(a, b)[1])
+
+
+def test_other_versions_are_no_noise_either() -> None:
+    b = side("run-b", environment={**MACHINE, "packages": {"torch": "2.14"}})
+    assert not identical(side("run-a"), b) and labels([b]) == ["A: digits"]
+
+
 def test_one_run_beside_itself_is_no_comparison() -> None:
     a = side("run-a")
     found = versus(a, a, "A", "B")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lab.run import dashboard
+from lab.run.lock import MeasureLock
 from lab.serve import ports
 
 
@@ -56,3 +58,34 @@ def test_a_page_that_will_not_come_is_not_ready(exit_status: int | None, stopped
     (port,), _ = ports.pick(count=1)
     streamlit: Any = SimpleNamespace(exit_status=exit_status)
     assert not dashboard._page_answers(streamlit, port, lambda: stopped, pytest.fail)
+
+
+def test_the_dashboard_steps_back_while_a_run_measures_and_only_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAB_HOME", str(tmp_path))
+    changed: list[tuple[int, int]] = []
+    allowed = [False, True, True, True]  # the first time it is refused: tried again
+    monkeypatch.setattr(dashboard.priority, "change", lambda pid, nice: changed.append((pid, nice)) or allowed.pop(0))
+    steps_back = dashboard.StepsBack(7)
+    assert [steps_back() for _ in range(3)] == [None] * 3 and changed == [(7, 0)] * 2
+    with MeasureLock("20261130-010203-load-aaaa") as lock:
+        lock.acquire(lambda place, holder: None)
+        assert [steps_back() for _ in range(3)] == ["20261130-010203-load-aaaa"] * 3
+        assert changed[2:] == [(7, 19)]
+    assert steps_back() is None and changed[3:] == [(7, 0)]
+
+
+@pytest.mark.parametrize(
+    ("run", "load", "said"),
+    [
+        ("20261130-010203-load-aaaa", 0.1, "20261130-010203-load-aaaa measures"),
+        (None, 1e4, "this machine is busy (load 10000 on "),
+        (None, 0.1, "streamlit.log"),
+    ],
+)
+def test_a_late_page_says_what_it_waits_for(
+    run: str | None, load: float, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dashboard.os, "getloadavg", lambda: (load, load, load))
+    assert said in dashboard._why_late(run)

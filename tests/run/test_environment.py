@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,9 +30,43 @@ def checkout(tmp_path: Path) -> Path:
 
 def test_a_checkout_tells_its_commit_and_whether_it_was_changed(checkout: Path) -> None:
     told = lab_version(checkout)
-    assert told == {"commit": git(checkout, "rev-parse", "HEAD"), "dirty": False, "version": None}
+    head = git(checkout, "rev-parse", "HEAD")
+    assert told == {"commit": head, "dirty": False, "changes": None, "version": None}
     (checkout / "a.py").write_text("a = 2\n")
-    assert lab_version(checkout) == {**told, "dirty": True}
+    changed = lab_version(checkout)
+    assert changed == {**told, "dirty": True, "changes": changed["changes"]} and changed["changes"]
+
+
+def test_changes_are_told_apart_by_what_they_hold_and_not_by_when_they_were_made(checkout: Path) -> None:
+    def changes() -> Any:
+        return lab_version(checkout)["changes"]
+
+    def back() -> None:
+        git(checkout, "checkout", "-q", "--", ".")
+
+    found = {}
+    for text in ("a = 2\n", "a = 3\n"):
+        (checkout / "a.py").write_text(text)
+        found[text] = changes()
+    (checkout / "a.py").unlink()
+    found["gone"] = changes()
+    back()
+    (checkout / "a.py").touch()  # a time is no content
+    assert changes() is None
+    (checkout / "experiments").mkdir()
+    (checkout / "notes.txt").write_text("outside of what runs")
+    assert changes() is None
+    (checkout / "experiments" / "new\n é.py").write_text("a = 2\n")
+    found["new"] = changes()
+    (checkout / "experiments" / "out").symlink_to("/dev/zero")  # neither followed nor read
+    found["a link"] = changes()
+    assert None not in found.values() and len(set(found.values())) == len(found)
+    (checkout / "experiments" / "out").unlink()
+    assert changes() == found["new"]
+    (checkout / "experiments" / "new\n é.py").unlink()
+    (checkout / "a.py").write_text("a = 2\n")
+    git(checkout, "add", "a.py")  # staged or not, it is the same code
+    assert changes() == found["a = 2\n"]
 
 
 def test_another_repository_that_git_is_told_of_is_not_asked(
@@ -52,9 +87,10 @@ def test_outside_of_a_checkout_the_package_has_a_version_or_nothing_is_known(
     inside = checkout / "site-packages"
     inside.mkdir()
     monkeypatch.setattr(environment, "_version", lambda package: {"serving-lab": "0.1.0"}.get(package))
-    assert lab_version(inside) == {"commit": None, "dirty": None, "version": "0.1.0"}
+    nothing = {"commit": None, "dirty": None, "changes": None, "version": None}
+    assert lab_version(inside) == {**nothing, "version": "0.1.0"}
     monkeypatch.setattr(environment, "_version", lambda package: None)
-    assert lab_version(inside) == {"commit": None, "dirty": None, "version": None}
+    assert lab_version(inside) == nothing
 
 
 def test_without_git_nothing_is_known(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:

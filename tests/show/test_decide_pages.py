@@ -170,6 +170,21 @@ def test_a_side_that_is_not_there_is_told_in_one_line(name: str, full_home: Path
     assert told and all("\n" not in line for line in told)
 
 
+@pytest.mark.parametrize("others", [["../../etc", "NaN"], [DONE]])
+def test_a_baseline_that_is_not_there_is_not_replaced_by_another(others: list[str], full_home: Path) -> None:
+    app = compared("../../x", *others)
+    assert not app.exception and not app.error and charts(app) == []
+    assert len(app.warning) == 1 + others.count("NaN") * 2  # each is told
+    assert app.selectbox(key="c_base").value is None and "Choose a baseline" in words(app)
+    app.selectbox(key="c_base").select(DONE).run()
+    assert not app.exception and app.query_params["base"] == DONE
+
+
+def test_others_that_are_not_there_are_not_replaced_either(full_home: Path) -> None:
+    app = open_page("compare", run=["does-not-exist"])
+    assert not app.exception and app.multiselect(key="c_runs").value == []
+
+
 def unmeasured(home: Path) -> str:
     """A newer run that failed before its first request."""
     run_id = "20261130-090909-batching-none"

@@ -10,9 +10,11 @@ from streamlit.testing.v1 import AppTest
 
 from lab.measure.footprint import Footprint
 from lab.measure.records import OK, TELEMETRY, WAITS
-from lab.run import catalogue, footprints, prices
+from lab.measure.words import format_bytes
+from lab.run import cassette, catalogue, footprints, prices, results
 from lab.run.fleet_bench import members
-from lab.run.plan import cell_blocks, with_rate
+from lab.run.folder import RunFolder
+from lab.run.plan import cell_blocks, settle, with_rate
 from lab.run.sides import Name
 from lab.show.report import report
 from lab.show.report_html import to_html
@@ -125,12 +127,29 @@ def test_the_plan_says_what_would_fit_before_anything_is_loaded(app):
     app.query_params["m_budget"] = "560"
     app.run()
     experiment = catalogue.experiment("multi_model")
-    settings = ["model.name=digits", "fleet.others=[]", f"fleet.budget_bytes={560 * MIB}"]
-    chart = plan_of(experiment, settings)
+    settings = [("model.name", "digits"), ("fleet.others", []), ("fleet.budget_bytes", 560 * MIB)]
+    chart = plan_of(settle(experiment, settings, quick=False))
     assert chart.alt == "3 of 10 models would fit: together they take 550 MiB of the 560 MiB that they may take."
-    unstated = plan_of(experiment, settings[:2])  # the budget is then what the first four take, and a little
+    unstated = plan_of(
+        settle(experiment, settings[:2], quick=False)
+    )  # the budget is then what the first four take, and a little
     assert unstated.alt == "4 of 10 models would fit: together they take 700 MiB of the 775 MiB that they may take."
     assert not app.exception
+
+
+def test_a_plan_by_a_recording_has_the_budget_that_the_recorded_run_had(empty_home):
+    recorded = RunFolder.open(cassette.of_experiment("multi_model").run)
+    found = results.document(recorded)["fleet"]
+    chart = plan_of(settle(catalogue.experiment("multi_model"), [], quick=True))
+    assert f"of the {format_bytes(found['budget_bytes'])} that they may take" in chart.alt
+    assert chart.table["together, MiB"][0] == pytest.approx(found["filled"][0]["planned_bytes"] / MIB)
+    assert chart.notes == (
+        f"None was loaded here yet: sizes as predicted for the recorded run on {machine_of(recorded)}.",
+    )
+
+
+def machine_of(recorded):
+    return recorded.document["recorded"]["machine"]
 
 
 def test_kinds_that_were_never_loaded_can_be_measured_from_the_plan(app):

@@ -140,7 +140,10 @@ def test_the_code_is_in_the_tags(shelf: Path, tmp_path: Path, monkeypatch: pytes
     made = bundle(folder, {**found, "environment": {**found["environment"], "lab": lab}}, tmp_path)
     tags = made["parent"]["tags"]
     assert (tags["mlflow.source.git.commit"], tags["lab.dirty"]) == ("0" * 40, "false")
-    assert "lab.version" not in tags
+    assert not {"lab.version", "lab.changes"} & set(tags)
+    changed = {**lab, "dirty": True, "changes": "3f09ab"}
+    made = bundle(folder, {**found, "environment": {**found["environment"], "lab": changed}}, tmp_path)
+    assert made["parent"]["tags"]["lab.changes"] == "3f09ab"
 
 
 def test_the_series_has_one_value_a_second_at_its_second(fake: Path) -> None:

@@ -77,12 +77,6 @@ def _fall(
             "color": ["@vermillion" if beyond else "@blue" for beyond in over],
             "pattern": {**pattern(""), "shape": ["/" if beyond else "" for beyond in over]},
         },
-        "text": [f"+{value:,.0f}" for value in rise],
-        "textposition": "outside",
-        "textangle": -90 if len(names) > 6 else 0,  # upright where bars are narrow, and never shrunk
-        "constraintext": "none",
-        "textfont": {"size": 12, "color": "@ink"},
-        "cliponaxis": False,
         "hovertemplate": "%{x} adds %{y:,.1f} MiB<extra></extra>",
     }
     traces: list[dict[str, Any]] = [trace]
@@ -95,12 +89,26 @@ def _fall(
         marks |= {"x": list(names)}
         marks["marker"] |= {"size": 26}
         traces.append(marks)
-    shapes, labels = [], []
+    shapes = []
+    labels: list[dict[str, Any]] = [
+        {
+            "x": name,
+            "y": max(total, planned or 0.0) / MIB,  # above the mark of what was predicted
+            "text": f"+{value:,.0f}",
+            "showarrow": False,
+            "yanchor": "bottom",
+            "textangle": -90 if len(names) > 6 else 0,  # upright where bars are narrow
+            "font": {"size": 12, "color": "@ink"},
+            "bgcolor": "@surface",  # the budget does not strike through it
+            "borderpad": 1,
+        }
+        for name, total, planned, value in zip(names, totals, predicted, rise, strict=True)
+    ]
     if budget_bytes is not None:
         shape, label = level_line(budget_bytes / MIB, f"budget {format_bytes(budget_bytes)}", log=False)
         if sum(over) > 2:  # below the line on the right nothing stands: the bars there begin above it
             label |= {"x": 1, "xanchor": "right", "yanchor": "top", "xshift": -6}
-        shapes, labels = [shape], [label]
+        shapes, labels = [shape], [*labels, label]
     top = 1.12 * max(max(totals), budget_bytes or 0) / MIB
     layout = theme.layout(
         height=height,

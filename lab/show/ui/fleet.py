@@ -12,21 +12,19 @@ from lab.measure.words import join
 from lab.run import cassette, fit, footprints
 from lab.run.fleet_bench import members, room_for
 from lab.run.folder import RunFolder
-from lab.run.plan import settle
 from lab.serve import installation, repository
 from lab.show.charts import fleet, fleet_memory
 from lab.show.charts.figure import Chart
-from lab.show.ui import chart, chore, reads
+from lab.show.ui import chart, chore, guide, reads
 from lab.show.ui.topic import Seen
-from lab.spec import Experiment, Fleet, ModelSpec, parse, parse_setting
+from lab.spec import Experiment, Fleet
 
 KINDS = ("digits", "embedder", "sleeper", "null")
 MIB = 2**20
 
 
 def form(experiment: Experiment) -> list[str]:
-    """Which models, on which device, the budget, how unequally they are asked; then the plan: what would fit, before
-    anything loads."""
+    """Which models, on which device, the budget, how unequally they are asked."""
     device, evict_to = _place()
     known = [kind for kind in KINDS if device == "cpu" or kind not in repository.CPU_ONLY]
     declared = [experiment.model.name, *(other.name for other in _fleet(experiment).others)]
@@ -64,16 +62,22 @@ def form(experiment: Experiment) -> list[str]:
     settings += [f"fleet.evict_to={evict_to}"] if evict_to != _fleet(experiment).evict_to else []
     settings += [f"fleet.budget_bytes={budget_mib * MIB}"] if budget_mib else []
     settings += [f"workload.zipf_exponent={zipf:g}"] if zipf != experiment.workload.zipf_exponent else []
+    return settings
+
+
+def foresight(asked: Experiment) -> None:
+    """The load plan: what of these models would fit, before anything loads."""
     first_look = "run" not in st.query_params
     with st.expander("The load plan: what would fit", expanded=first_look, key="m_plan", on_change="rerun") as plan:
-        if plan.open:
-            chart.show(plan_of(experiment, settings), key="m_plan_chart", heading=False)
-            specs = [parse(ModelSpec, {"name": kind, **there}) for kind in kinds]
-            if unknown := [spec.name for spec in fit.unknown(specs)]:
-                label = f"Load {join(unknown)} once and measure"
-                command = ["fit", *unknown, *(["--device", device] if there else [])]
-                chore.offer("fit", label, command, icon=":material/straighten:")
-    return settings
+        if not plan.open:
+            return
+        chart.show(plan_of(asked), key="m_plan_chart", heading=False)
+        kinds = [asked.model, *_fleet(asked).others]
+        if (unknown := [spec.name for spec in fit.unknown(kinds)]) and not guide.hides("settings"):
+            label = f"Load {join(unknown)} once and measure"
+            device = asked.model.device
+            command = ["fit", *unknown, *(["--device", device] if device != "cpu" else [])]
+            chore.offer("fit", label, command, icon=":material/straighten:")
 
 
 def _place() -> tuple[str, str]:
@@ -141,8 +145,8 @@ def meanwhile(folder: RunFolder) -> list[Chart]:
     ]
 
 
-def plan_of(experiment: Experiment, settings: list[str]) -> Chart:
-    asked = settle(experiment, [parse_setting(setting) for setting in settings], quick=False)
+def plan_of(asked: Experiment) -> Chart:
+    """Of the most models that a run of this experiment, as it is set, asks for."""
     models = members(asked, max(cell.workload.models for cell in asked.cells()))
     predicted = [footprints.predicted_bytes(models[: n + 1]) for n in range(len(models))]
     source = ""
@@ -161,7 +165,7 @@ def _as_recorded(names: Sequence[str]) -> tuple[list[int | None], str]:
     if recorded is None or not found:
         return [None] * len(names), ""
     sizes = footprints.as_filled([name.rpartition("_")[0] for name in names], found["filled"])
-    return sizes, f"None was loaded here yet: sizes as recorded on {recorded.machine}."
+    return sizes, f"None was loaded here yet: sizes as predicted for the recorded run on {recorded.machine}."
 
 
 def _fleet(experiment: Experiment) -> Fleet:

@@ -47,19 +47,29 @@ def run(label: str, key: str, lines: Sequence[reads.RunLine] | None = None) -> R
 
 def names() -> list[Name]:
     """The baseline and the others, as the link has them and as the two choices below change them. Those that lead
-    nowhere are told, and left out."""
+    nowhere are told, and left out; a link whose baseline leads nowhere has none, and no other is taken in its place.
+    Empty, with a word and a way on, where there is no baseline."""
     lines = ended() or reads.comparable_recordings()
     known = {line.run_id: _words(line) for line in lines}
     base, others = _asked(lines)
     what = {line.run_id: line.what for line in lines}
     listed = {**known, **{str(name): _named(name, what) for name in (*filter(None, [base]), *others)}}
     if not listed:
+        st.info("Nothing was measured yet, so there is nothing to compare.", icon=":material/info:")
+        st.page_link("pages/start.py", label="Go to Start", icon=":material/home:")
         return []
     options = list(listed)
     left, right = st.columns(2)
-    st.session_state["c_base"] = str(base) if base is not None else options[0]
+    st.session_state["c_base"] = None if base is None else str(base)
     st.session_state["c_runs"] = [str(name) for name in others]
-    left.selectbox("Baseline", options, key="c_base", format_func=listed.__getitem__, on_change=_write)
+    left.selectbox(
+        "Baseline",
+        options,
+        key="c_base",
+        format_func=listed.__getitem__,
+        on_change=_write,
+        placeholder="Choose what the others are compared with",
+    )
     right.multiselect(
         "Against (up to five)",
         options,
@@ -69,7 +79,11 @@ def names() -> list[Name]:
         on_change=_write,
         placeholder="Choose runs to compare with the baseline",
     )
-    chosen = [*filter(None, [base or Name(options[0])]), *others]
+    if base is None:
+        st.info("Choose a baseline above, or find one among the runs there are.", icon=":material/info:")
+        st.page_link("pages/runs.py", label="See the runs there are", icon=":material/list:")
+        return []
+    chosen = [base, *others]
     cassettes.told(*(RunFolder.open(name.run_id) for name in chosen))
     return chosen
 
@@ -87,13 +101,15 @@ def cell(name: Name, place: int, levels: Sequence[str], chosen: int) -> None:
 
 
 def _asked(lines: Sequence[reads.RunLine]) -> tuple[Name | None, list[Name]]:
-    """What the link asks for; without a baseline, the newest run that was measured, and where it judges something, the
-    two cells that its verdict begins with."""
-    base = _name(st.query_params.get("base", ""))
-    others = [name for text in st.query_params.get_all("run") if (name := _name(text)) is not None]
-    if base is None and (newest := reads.newest_measured(lines)) is not None:
+    """What the link asks for; where it asks for no baseline, the newest run that was measured, and where that judges
+    something, the two cells that its verdict begins with. None for a baseline that leads nowhere."""
+    asked = st.query_params.get("base", "")
+    base = _name(asked)
+    runs_asked = st.query_params.get_all("run")
+    others = [name for text in runs_asked if (name := _name(text)) is not None]
+    if not asked and (newest := reads.newest_measured(lines)) is not None:
         base, first = _judged(newest.run_id)
-        others = others or first
+        others = others if runs_asked else first
     if len(others) > MOST - 1:
         st.warning(f"The link names {len(others)} runs; the first {MOST - 1} are compared.", icon=":material/filter_5:")
     return base, list({str(name): name for name in others[: MOST - 1]}.values())
@@ -144,7 +160,8 @@ def _named(name: Name, what: dict[str, str]) -> str:
 
 
 def _write() -> None:
-    st.query_params["base"] = st.session_state["c_base"]
+    if (base := st.session_state["c_base"]) is not None:
+        st.query_params["base"] = base
     st.query_params["run"] = st.session_state["c_runs"]
 
 

@@ -80,7 +80,8 @@ class Topic:
     where the limits stand, `counted` what more or fewer there is of. `form` draws the run's own fields and gives its
     settings; `depths` says how long a quick and a whole run take. `figures` maps at most four fields of a summary to
     the labels of their cards. `happened` and `why` give the charts of these blocks and `cause` a sentence before the
-    latter ("" for none), `beside` shows what is no chart after the former; `compared` are the metrics of every
+    latter ("" for none), `beside` shows what is no chart after the former; `foresight` draws below the bet what is
+    known before a run of the experiment as it is set; `compared` are the metrics of every
     comparison. `cost` tells what it costs where a price of the machine that was measured does not. `meanwhile` gives
     the charts that are drawn while the run goes on, `unmeasured` those of a run (its document) that ended before a cell
     was measured."""
@@ -100,6 +101,7 @@ class Topic:
     compared: tuple[str, ...]
     next: Callable[[str], Sequence[Link]]
     beside: Callable[[Seen], None] | None = None
+    foresight: Callable[[Experiment], None] | None = None
     cost: Callable[[Seen], None] | None = None
     meanwhile: Callable[[RunFolder], Sequence[Chart]] = lambda folder: ()
     unmeasured: Callable[[dict[str, Any]], Sequence[Chart]] = lambda document: ()
