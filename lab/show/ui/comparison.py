@@ -61,8 +61,8 @@ def page(topic: Topic, head: DeltaGenerator | None = None) -> None:
         # The objective of the run that scores the bet: the one shown, else the one that the button starts.
         slo = asked.slo if folder is None else parse(Slo, folder.document["experiment"]["slo"])
         betting.predict(topic, slo)
-        if topic.foresight is not None:
-            topic.foresight(asked)
+    if topic.foresight is not None:
+        topic.foresight(asked)
     st.subheader("What happened")
     if folder is None:
         st.info(

@@ -80,8 +80,8 @@ class Topic:
     where the limits stand, `counted` what more or fewer there is of. `form` draws the run's own fields and gives its
     settings; `depths` says how long a quick and a whole run take. `figures` maps at most four fields of a summary to
     the labels of their cards. `happened` and `why` give the charts of these blocks and `cause` a sentence before the
-    latter ("" for none), `beside` shows what is no chart after the former; `foresight` draws below the bet what is
-    known before a run of the experiment as it is set; `compared` are the metrics of every
+    latter ("" for none), `beside` shows what is no chart after the former; `foresight` draws below bet and form what
+    is known before a run of the experiment as it is set; `compared` are the metrics of every
     comparison. `cost` tells what it costs where a price of the machine that was measured does not. `meanwhile` gives
     the charts that are drawn while the run goes on, `unmeasured` those of a run (its document) that ended before a cell
     was measured."""
