@@ -41,7 +41,8 @@ from lab import home
 from lab.measure import ledger
 from lab.measure.floors import Machine, decode_floor
 from lab.measure.formats import format_label
-from lab.run import formats, quality
+from lab.run import quality
+from lab.run.told import machine_of
 from lab.serve import llama_weights, weights
 from lab.spec import ModelSpec
 from lab.watch.probe import probe
@@ -176,7 +177,7 @@ def beside_memory(bench: Bench) -> list[Row]:
         found[label] = bandwidth.moments(memory, lambda s=setting: decode.token_gap_s(s), read_bytes)
     quickest = min(found, key=lambda label: found[label].gap_s)
     rows = [row for label, step in found.items() for row in step.rows(label, ">= 0.60" if label == quickest else None)]
-    return [*rows, most_that_int8_can_be(bench, formats.machine_of(probe(again=True))), int8_without_attention(bench)]
+    return [*rows, most_that_int8_can_be(bench, machine_of(probe(again=True))), int8_without_attention(bench)]
 
 
 def most_that_int8_can_be(bench: Bench, machine: Machine) -> Row:
@@ -247,7 +248,7 @@ def ledgers(_: Bench) -> list[Row]:
     for cell in document["cells"]:
         if cell["role"] != "cell":
             continue
-        whole = {row["name"]: row for row in cell["ledger"]}["whole process"]
+        whole = {row["name"]: row for row in cell["ledger"]}["in all"]
         error, measured = whole["error_fraction"], whole["measured_bytes"]
         rows += [
             Row(f"memory, {cell['format']}", measured and measured / 2**20, "MiB", None, 1),

@@ -15,12 +15,16 @@ libraries do not shrink at all. Key heads, not query heads: with grouped-query a
 SmolLM2). Memory is host memory: what of the model's own process is in memory. That of libraries is counted whole, while
 a PSS counts it by its share, which changes with every other process that comes and goes. On a GPU 4 bits have a zero
 beside each scale, both bfloat16, and rows are filled up to whole thousands (lab/serve/models/torchao_linear.py).
+
+Instances share nothing that they write: each is a process of its own, which packs the weights for itself and has its
+own cache, step and runtime. Only pages of files are there once for all of them. Triton hands requests to whichever
+instance is idle, so each is taken to meet its even share of them at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lab.measure.words import format_count
@@ -61,13 +65,15 @@ class Predicted:
 class Ledger:
     """`kv_bytes_per_token`: keys and values of one token, whether or not a cache keeps them. `elements` of all
     matrices that a step reads, embedding and head once where they are one. `held_tokens`: the most that the load
-    can have in the cache at a time; `taken_at_once`: bytes of what a load uses that the idle process has already."""
+    can have in the cache at a time; `taken_at_once`: bytes of what a load uses that the idle process has already. All
+    are of `instances` together, but for `elements`: a step is one instance's."""
 
     rows: tuple[Predicted, ...]
     kv_bytes_per_token: float
     elements: int
     held_tokens: int
     taken_at_once: float = 0.0
+    instances: int = 1
 
     def __getitem__(self, name: str) -> Predicted:
         return next(row for row in self.rows if row.name == name)
@@ -91,7 +97,7 @@ def predict(
     """What serving `spec` with the weights of a Llama's `config` (config.json as a dict) takes under `workload`, whose
     requests fill as much of the cache as they can hold together; without one, all places with full requests.
     `adapter_bytes`: of its adapters, which are no matter of the config; None where it has none."""
-    integer, bits = spec.precision in INTEGER, BITS[spec.precision]
+    integer, bits, count = spec.precision in INTEGER, BITS[spec.precision], spec.instances
     layers, head, norms, rows = _elements(config)
     compiled, filled = is_compiled(spec), _filled(config, spec)
     head_bits = HEAD_BITS if integer else bits
@@ -101,7 +107,7 @@ def predict(
     slots = 1 if spec.scheduler == "one" else spec.max_batch_size
     room = min(spec.max_request_tokens, config["max_position_embeddings"], spec.max_tokens_in_cache or 10**9)
     per_token = kv_bytes_per_token(config, cache_precision(spec))
-    users, prompt, longest = _asked(workload, slots, room)
+    users, prompt, longest = _asked(workload, slots, room, count)
     # torch writes its zeros at once, the compiled engine's cache takes memory as tokens come.
     held = (users * longest if compiled else slots * room) if spec.kv_cache else 0
     read = min(PREFILL_TOKENS, users * prompt) if spec.kv_cache else users * longest
@@ -112,52 +118,62 @@ def predict(
         f"{format_count(per_token)} bytes: 2 × {config['num_hidden_layers']} layers × {_kv_heads(config)} key heads "
         f"(of {config['num_attention_heads']} heads) × {_kv_of_a_head(config, spec)}"
     )
-    return Ledger(
-        (
-            Predicted(
-                "weights",
-                (filled * bits + head * head_bits + norms * norm_bits) / 8,
-                f"{format_count(filled)} × {bits} bits{_filling(spec)}, "
-                f"embedding and head {format_count(head)} × {head_bits} bits, "
-                f"norms {format_count(norms)} × {norm_bits} bits",
-            ),
-            Predicted(
-                "scales",
-                scales * SCALE_BYTES,
-                f"{format_count(scales)} × {SCALE_BYTES} bytes: one a "
-                + (f"group of {spec.group_size} weights, one a row of the embedding" if bits == 4 else "row")
-                if integer
-                else "nothing is quantized",
-            ),
-            *(
-                [Predicted("adapters", adapter_bytes, f"{len(spec.adapters)} of them, A and B × 2 bytes")]
-                if adapter_bytes is not None
-                else []
-            ),
-            Predicted("zero-points", 0, _zero_points(spec)),
-            Predicted(
-                "KV cache, room",
-                slots * room * per_token if spec.kv_cache else 0,
-                f"{format_count(slots * room)} tokens × {cache_formula}" if spec.kv_cache else "no cache",
-            ),
-            Predicted(
-                "KV cache, in use",
-                in_use if spec.kv_cache else 0,
-                f"{format_count(held)} tokens × {format_count(per_token)} bytes, "
-                + (f"in pages of {PAGE_BYTES:,}" if compiled else "all at once")
-                if held
-                else "no cache",
-            ),
-            Predicted("activations", read * wide, f"{format_count(read)} tokens × {wide_formula}"),
-            Predicted("workspace", tables + logits, f"rotations, and logits of {users}, twice: to pick a token from"),
-            _once("runtime", RUNTIME_BYTES, COMPILER_BYTES if compiled else 0),
-            _once("libraries", LIBRARY_BYTES, COMPILER_LIBRARY_BYTES if compiled else 0),
+    rows_of_one = (
+        Predicted(
+            "weights",
+            (filled * bits + head * head_bits + norms * norm_bits) / 8,
+            f"{format_count(filled)} × {bits} bits{_filling(spec)}, "
+            f"embedding and head {format_count(head)} × {head_bits} bits, "
+            f"norms {format_count(norms)} × {norm_bits} bits",
         ),
+        Predicted(
+            "scales",
+            scales * SCALE_BYTES,
+            f"{format_count(scales)} × {SCALE_BYTES} bytes: one a "
+            + (f"group of {spec.group_size} weights, one a row of the embedding" if bits == 4 else "row")
+            if integer
+            else "nothing is quantized",
+        ),
+        *(
+            [Predicted("adapters", adapter_bytes, f"{len(spec.adapters)} of them, A and B × 2 bytes")]
+            if adapter_bytes is not None
+            else []
+        ),
+        Predicted("zero-points", 0, _zero_points(spec)),
+        Predicted(
+            "KV cache, room",
+            slots * room * per_token if spec.kv_cache else 0,
+            f"{format_count(slots * room)} tokens × {cache_formula}" if spec.kv_cache else "no cache",
+        ),
+        Predicted(
+            "KV cache, in use",
+            in_use if spec.kv_cache else 0,
+            f"{format_count(held)} tokens × {format_count(per_token)} bytes, "
+            + (f"in pages of {PAGE_BYTES:,}" if compiled else "all at once")
+            if held
+            else "no cache",
+        ),
+        Predicted("activations", read * wide, f"{format_count(read)} tokens × {wide_formula}"),
+        Predicted("workspace", tables + logits, f"rotations, and logits of {users}, twice: to pick a token from"),
+        _once("runtime", RUNTIME_BYTES, COMPILER_BYTES if compiled else 0),
+        _once("libraries", LIBRARY_BYTES, COMPILER_LIBRARY_BYTES if compiled else 0),
+    )
+    return Ledger(
+        tuple(_of_all(row, count) for row in rows_of_one),
         per_token,
         layers + head,
-        held,
-        taken_at_once=tables + (0.0 if compiled or not spec.kv_cache else in_use),
+        count * held,
+        taken_at_once=count * (tables + (0.0 if compiled or not spec.kv_cache else in_use)),
+        instances=count,
     )
+
+
+def _of_all(row: Predicted, instances: int) -> Predicted:
+    if instances == 1 or not row.size_bytes:
+        return row
+    if row.name == "libraries":
+        return replace(row, formula=f"{row.formula}; {instances} instances read the same files, counted once")
+    return Predicted(row.name, instances * row.size_bytes, f"{instances} instances × ({row.formula})")
 
 
 def is_compiled(spec: ModelSpec) -> bool:
@@ -192,15 +208,15 @@ def _once(name: str, torch_bytes: int, compiler_bytes: int) -> Predicted:
     return Predicted(name, torch_bytes + compiler_bytes, words + compiler)
 
 
-def _asked(workload: Workload | None, slots: int, room: int) -> tuple[int, int, int]:
-    """(requests at a time, tokens of a prompt, tokens of a prompt and its answer), at the most."""
+def _asked(workload: Workload | None, slots: int, room: int, instances: int) -> tuple[int, int, int]:
+    """(requests at a time of an instance, tokens of a prompt, tokens of a prompt and its answer), at the most."""
     if workload is None:
         return slots, room, room
     prompt, output = (
         lengths if isinstance(lengths, int) else lengths[1]
         for lengths in (workload.prompt_tokens, workload.output_tokens)
     )
-    users = workload.arrival.concurrency if isinstance(workload.arrival, ClosedLoop) else slots
+    users = -(-workload.arrival.concurrency // instances) if isinstance(workload.arrival, ClosedLoop) else slots
     return min(users, slots), prompt, min(prompt + output, room)
 
 

@@ -1,7 +1,8 @@
 """A ledger (ledger.py) beside what the model's process and its engine showed, row by row.
 
 What was allocated the engine says itself. The rest is the difference of two looks at the process, so a row can only be
-as exact as the one moment at which it was idle; what has no figure of its own says why.
+as exact as the one moment at which it was idle; what has no figure of its own says why. A model of several instances is
+as many processes: what they wrote adds up, and pages of one file that several of them have are there once.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ def reconcile(predicted: Ledger, measured: Measured) -> list[Row]:
     """Predicted against measured, row by row, the whole last. What the engine allocated it says itself; the process
     says the rest: idle it holds weights, scales, the rotations and the runtime, after a load also activations, logits
     and as much of the cache as was ever written, since untouched pages of zeros cost nothing."""
-    missing = "not measured"
+    missing, count = "not measured", predicted.instances
+    processes = "the process" if count == 1 else f"the model's {count} processes together"
+    once = "" if count == 1 else ", each file once"
 
     def row(name: str, measured_bytes: float | None, how: str) -> Row:
         return Row(name, predicted[name].size_bytes, measured_bytes, how, predicted[name].formula)
@@ -92,16 +95,16 @@ def reconcile(predicted: Ledger, measured: Measured) -> list[Row]:
             "under load",
             sum(predicted[name].size_bytes for name in parts),
             loaded,
-            missing if loaded is None else "what the process wrote since it was idle, and a cache taken at once",
+            missing if loaded is None else f"what {processes} wrote since idle, and a cache taken at once",
             "cache in use, activations and workspace",
         ),
-        told("runtime", runtime, "the idle process without weights, scales and a cache taken at once"),
-        told("libraries", measured.libraries, "pages of files in the process"),
+        told("runtime", runtime, f"{processes}, idle, without weights, scales and a cache taken at once"),
+        told("libraries", measured.libraries, f"pages of files in {processes}{once}"),
         Row(
-            "whole process",
+            "in all",
             sum(predicted[name].size_bytes for name in all_),
             in_memory,
-            missing if in_memory is None else "what of the process is in memory",
+            missing if in_memory is None else f"what of {processes} is in memory{once}",
             "all of the above; of the cache what is in use",
         ),
     ]

@@ -32,7 +32,8 @@ PLAIN = "the operations between the matrices, which no format makes fewer"
 
 @dataclass(frozen=True)
 class Step:
-    """`weight_bytes` with scales, `kept_bytes` of keys and values; `batch`: answers that shared the step on average."""
+    """`weight_bytes` with scales, `kept_bytes` of keys and values; `batch`: answers that shared the step on
+    average. All are of one of the model's `instances`, each of which reads weights of its own."""
 
     precision: Precision
     weight_bytes: float
@@ -41,6 +42,7 @@ class Step:
     step_s: float
     floor: Floor
     machine: Machine
+    instances: int = 1
 
     @property
     def fraction(self) -> float:
@@ -61,10 +63,10 @@ def step(summary: Summary, ledger: Ledger, precision: Precision, machine: Machin
     bandwidth, operations_s = machine.read_bandwidth_bytes_s, machine.arithmetic(precision)
     if not (step_s and weights and prompt and output and bandwidth and operations_s):
         return None
-    batch = summary.engine_batch_mean or 1.0
+    batch, weights = summary.engine_batch_mean or 1.0, weights / ledger.instances  # counted over all of them
     kept = batch * (prompt + output / 2) * ledger.kv_bytes_per_token
     floor = decode_floor(weights, kept, bandwidth, batch, operations_s, elements=ledger.elements)
-    return Step(precision, weights, kept, batch, step_s, floor, machine)
+    return Step(precision, weights, kept, batch, step_s, floor, machine, ledger.instances)
 
 
 def sentence(found: Step, *, doubted: bool = False) -> str:
@@ -74,9 +76,11 @@ def sentence(found: Step, *, doubted: bool = False) -> str:
         return TOO_QUICK
     floor, bandwidth = found.floor, (found.machine.read_bandwidth_bytes_s or 0.0) / 1e9
     operations_s = (found.machine.arithmetic(found.precision) or 0.0) / 1e9
+    shared = f", which {found.instances} instances share," if found.instances > 1 else ""
     read = (
         f"A step reads {format_bytes(found.weight_bytes)} of weights and {format_bytes(found.kept_bytes)} of keys and "
-        f"values: at this machine's {bandwidth:.1f} GB/s that takes {format_seconds(floor.memory_s)} at least. "
+        f"values: at this machine's {bandwidth:.1f} GB/s{shared} that takes "
+        f"{format_seconds(floor.memory_s)} at least. "
     )
     computed = (
         f"Its products in {ARITHMETIC[found.precision]} take {format_seconds(floor.compute_s)} at {operations_s:,.0f} "

@@ -31,7 +31,8 @@ from lab.serve.metrics import pending, scrape
 from lab.serve.traces import Traces
 from lab.serve.triton import FORGOTTEN_S, Server
 from lab.spec import ModelSpec, Workload
-from lab.watch.host import model_processes, resident
+from lab.watch import smaps
+from lab.watch.host import model_processes
 from lab.watch.sampler import Sampler
 
 TICK_S = 0.1
@@ -245,9 +246,10 @@ class Bench:
     def _note_memory(self, kind: str, model: ModelSpec) -> None:
         """What the model's processes hold, "idle" before anything is asked and "held" after a block: in what they grow
         they seldom shrink."""
-        found = None if self.server.pid is None else resident(model_processes(self.server.pid).get(model.name, []))
-        if found is not None:
-            self.folder.event(kind, model=model.name, own_bytes=found.own_bytes, file_bytes=found.file_bytes)
+        pids = [] if self.server.pid is None else model_processes(self.server.pid).get(model.name, [])
+        if pids and (found := smaps.footprint(pids)) is not None:
+            own = found.own_bytes + sum(found.regions.values())
+            self.folder.event(kind, model=model.name, own_bytes=own, file_bytes=sum(found.files.values()))
 
     def _left_behind(self, model: ModelSpec) -> str:
         """What is still there of earlier blocks, in words; "" when there is nothing."""

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from lab import atomic, home
-from lab.measure.footprint import Footprint, copies, together
+from lab.measure.footprint import Footprint, copies, merged, together
 from lab.serve.triton import Server
-from lab.spec import ModelSpec, Store
+from lab.spec import ModelSpec, Store, set_path
 from lab.watch import host, smaps
 from lab.watch.gpu import read_gpus, used_bytes
 
@@ -30,12 +30,17 @@ def kind(spec: ModelSpec) -> str:
 
 
 def known(spec: ModelSpec) -> Footprint | None:
-    """What such a model was last seen to take; None when none was loaded here before."""
+    """What such a model was last seen to take, or so many of its instances as one of them was seen to; None when none
+    was loaded here before."""
     entry = _read().get(kind(spec))
     try:
-        return None if entry is None else Footprint(int(entry["own_bytes"]), dict(entry["files"]))
+        found = None if entry is None else Footprint(int(entry["own_bytes"]), dict(entry["files"]))
     except (KeyError, TypeError, ValueError):
         return None
+    if found is None and spec.instances > 1 and spec.scaling is None:
+        one = known(set_path(spec, "instances", 1))
+        return None if one is None else merged(copies(one, spec.instances))
+    return found
 
 
 def keep(spec: ModelSpec, found: Footprint) -> None:

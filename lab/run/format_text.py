@@ -18,7 +18,7 @@ PARTS = {
     "under load": "under load",
     "runtime": "runtime",
     "libraries": "libraries",
-    "whole process": "in all",
+    "in all": "in all",
 }
 """Rows of the ledger, and their column."""
 LIMITS = {"memory": "reading", "compute": "arithmetic", None: "unknown"}
@@ -46,7 +46,7 @@ def _memory(cells: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     found = [["memory, measured", *PARTS.values(), "predicted", "off by"]]
     for label, rows in most.items():
-        whole = rows["whole process"]
+        whole = rows["in all"]
         found.append(
             [
                 label,
@@ -62,7 +62,7 @@ def _memory(cells: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _whole(rows: Mapping[str, Any]) -> float:
-    return (rows.get("whole process") or {}).get("measured_bytes") or 0.0
+    return (rows.get("in all") or {}).get("measured_bytes") or 0.0
 
 
 def _quality(formats: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -14,6 +14,7 @@ from lab.measure.verdict import CellResult, Verdict, verdict
 from lab.run import formats
 from lab.run.blocks import BlockResult
 from lab.run.plan import cell_blocks, level_blocks
+from lab.run.told import Told
 from lab.spec import Experiment
 
 
@@ -35,7 +36,7 @@ def course(experiment: Experiment, events: list[dict[str, Any]], blocks: list[Bl
 
 
 def judged(
-    experiment: Experiment, blocks: list[BlockResult], told: formats.Told, passport: Noise | None, *, over: bool
+    experiment: Experiment, blocks: list[BlockResult], told: Told, passport: Noise | None, *, over: bool
 ) -> Verdict:
     """The verdict on what was measured so far, with what this machine's noise (None without a passport) says to it."""
     cells = experiment.cells()

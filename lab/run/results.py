@@ -20,7 +20,7 @@ from lab.measure.levels import same
 from lab.measure.records import OK, OUTCOMES
 from lab.measure.summary import Summary
 from lab.measure.words import plural
-from lab.run import beside, designs, formats, passport, promises, recording, scaled, swept, traced
+from lab.run import beside, designs, floors, formats, ledgers, passport, promises, recording, scaled, swept, traced
 from lab.run.blocks import BlockResult as BlockResult
 from lab.run.blocks import between as between
 from lab.run.blocks import block_results as block_results
@@ -29,6 +29,7 @@ from lab.run.folder import RunFolder
 from lab.run.judged import course, judged, unequal_answers
 from lab.run.starts import Starts
 from lab.run.status import ACTIVE
+from lab.run.told import Told
 from lab.spec import Experiment, parse
 
 
@@ -69,7 +70,7 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
     experiment = parse(Experiment, folder.document["experiment"])
     blocks = block_results(folder, experiment)
     events = folder.events()
-    told = formats.Told.by(events)
+    told = Told.by(events)
     answers = next((_without_stamp(e) for e in events if e["kind"] == "answers"), None)
     ended = ending(state, message, course(experiment, events, blocks))
     kept = passport.read(folder.document["environment"])
@@ -117,7 +118,7 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
         found = replace(found, text=engines["text"], where=(), headline=None)
     ways = traced.told(folder)
     gaps = [] if ways is None or not ways["gaps"] else [ways["gaps"]]
-    in_formats = formats.of_blocks(experiment, blocks, told)
+    in_formats = ledgers.of_blocks(experiment, blocks, told)
     elsewhere = folder.document.get("url") is not None
     if elsewhere:  # in which format somebody else's server computes, nobody told
         in_formats = [{**each, "format": None} for each in in_formats]
@@ -161,7 +162,7 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
             *starts.problems,
             *(
                 {"code": "floor", "text": text, "remedy": remedy, "blocks": None}
-                for text, remedy in formats.floor_doubts(in_formats)
+                for text, remedy in floors.doubts(in_formats)
             ),
             *({"code": "trace_gaps", "text": t, "remedy": "Trace it again.", "blocks": None} for t in gaps),
         ],

@@ -18,7 +18,7 @@ from lab.show.grid import Grid, middle
 @dataclass(frozen=True)
 class Shown:
     """One level of the judged factor at one load; None where something was not measured. `size_bytes`: weights and
-    scales. `ledger`: rows of lab.measure.ledger by name. `step`: as lab.run.formats.step_dict has it."""
+    scales. `ledger`: rows of lab.measure.ledger by name. `step`: as lab.run.floors.step_dict has it."""
 
     level: str
     tokens_per_s: float | None

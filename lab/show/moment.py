@@ -15,10 +15,11 @@ from lab.measure.formats import format_label
 from lab.measure.prices import Price
 from lab.measure.summary import Summary
 from lab.measure.words import NOT_MEASURED, format_fraction, format_metric, format_rate, format_seconds, level_label
-from lab.run import formats, prices
+from lab.run import floors, prices
 from lab.run.folder import RunFolder
 from lab.run.live import RECENT_S, LiveView
 from lab.run.status import Status
+from lab.run.told import Told, model_changed
 from lab.serve.process import last_lines
 from lab.show.charts.figure import Chart
 from lab.show.charts.live import recorder
@@ -77,14 +78,14 @@ def _floor(folder: RunFolder, view: LiveView, summary: Summary) -> str:
     model, workload = parse(ModelSpec, view.model), parse(Workload, view.workload)
     if _mixed(folder, view, summary):
         return ""
-    return formats.floor_now(model, workload, summary, formats.Told.by(folder.events())) or ""
+    return floors.now(model, workload, summary, Told.by(folder.events())) or ""
 
 
 def _mixed(folder: RunFolder, view: LiveView, summary: Summary) -> bool:
     """Whether the model was changed by hand in the time that the figures are of."""
     end_ns = view.status.heartbeat_ns if view.status.active else None
     from_ns = 0 if end_ns is None or summary.window_s is None else end_ns - round(summary.window_s * 1e9)
-    return formats.model_changed(folder.events(), from_ns, end_ns)
+    return model_changed(folder.events(), from_ns, end_ns)
 
 
 def _caveats(folder: RunFolder, price: Price) -> list[str]:

@@ -12,6 +12,8 @@ from pathlib import Path
 from lab.measure.footprint import Footprint, merged
 
 REGIONS = ("/dev/shm/", "/memfd:", "/SYSV")  # noqa: S108  the kernel's own names
+NO_FILE = "/dev/zero"
+"""How the kernel calls shared memory that no file holds: of a process and its children, and each map another one."""
 KIB = 1024
 
 
@@ -38,7 +40,7 @@ def parse(text: bytes) -> Footprint:
             own += anonymous
             rest = resident - anonymous
             if rest > 0:
-                if not path.startswith("/"):  # [vdso] and the like
+                if not path.startswith("/") or path.startswith(NO_FILE):  # [vdso] and the like
                     own += rest
                 else:
                     into = regions if path.startswith(REGIONS) else files

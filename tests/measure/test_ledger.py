@@ -159,7 +159,7 @@ def test_predicted_and_measured_side_by_side():
     parts = ("KV cache, in use", "activations", "workspace")
     assert growth.predicted_bytes == sum(predicted[name].size_bytes for name in parts)
     assert growth.measured_bytes == 40 * MIB + tables
-    whole = row["whole process"]
+    whole = row["in all"]
     alone = sum(predicted[name].size_bytes for name in ("weights", "scales", "runtime", "libraries"))
     assert whole.predicted_bytes == alone + growth.predicted_bytes
     assert (whole.measured_bytes, found[-1]) == (540 * MIB, whole)
@@ -211,7 +211,7 @@ def test_a_cache_taken_at_once_is_no_part_of_the_runtime():
     assert row["runtime"].measured_bytes == 900 * MIB - 538_060_032 - at_once
     assert row["under load"].measured_bytes == 10 * MIB + at_once
     parts = ("weights", "scales", "under load", "runtime", "libraries")
-    assert sum(row[name].measured_bytes or 0 for name in parts) == row["whole process"].measured_bytes
+    assert sum(row[name].measured_bytes or 0 for name in parts) == row["in all"].measured_bytes
 
 
 def test_adapters_are_a_row_of_their_own_where_there_are_some():
@@ -226,6 +226,49 @@ def test_adapters_are_a_row_of_their_own_where_there_are_some():
     assert by_name["adapters"].predicted_bytes == by_name["adapters"].measured_bytes == size == 14_745_600
     without = {row.name: row for row in reconcile(predict(SMOLLM2, spec), Measured(idle=900e6, weights=269e6))}
     assert "adapters" not in without
-    whole = "whole process"
+    whole = "in all"
     assert by_name[whole].predicted_bytes == without[whole].predicted_bytes + size
     assert by_name["runtime"].measured_bytes == without["runtime"].measured_bytes - size
+
+
+TWO = Workload(arrival=ClosedLoop(concurrency=8), duration_s=1, prompt_tokens=100, output_tokens=10)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int4", "fp32"])
+def test_two_instances_write_everything_twice_and_read_the_same_files(precision):
+    """Four of eight users each: 400 tokens of prompts to read instead of 512, and logits of four."""
+    spec = {"precision": precision, "max_batch_size": 4, "max_request_tokens": 256}
+    half = Workload(arrival=ClosedLoop(concurrency=4), duration_s=1, prompt_tokens=100, output_tokens=10)
+    one, two = ledger(half, **spec), ledger(TWO, instances=2, **spec)
+    for row in one.rows:
+        times = 1 if row.name == "libraries" else 2
+        assert two[row.name].size_bytes == times * row.size_bytes, row.name
+    assert two["weights"].formula == f"2 instances × ({one['weights'].formula})"
+    assert two["libraries"].formula.endswith("2 instances read the same files, counted once")
+    assert (two.held_tokens, two.taken_at_once) == (2 * one.held_tokens, 2 * one.taken_at_once)
+    assert (two.elements, two.kv_bytes_per_token) == (one.elements, one.kv_bytes_per_token)
+    assert two.held_tokens == (8 * 110 if precision != "fp32" else 2 * 4 * 256)
+
+
+def test_an_odd_user_more_is_room_for_two():
+    """Of nine users one instance meets five at a time, and which one changes: each keeps the pages it once wrote."""
+    nine = Workload(arrival=ClosedLoop(concurrency=9), duration_s=1, prompt_tokens=32, output_tokens=64)
+    assert rows(nine, instances=2, max_batch_size=8)["KV cache, in use"] == 2 * 5 * 90 * (3 + 2 * 2) * 4096
+
+
+def test_two_processes_beside_what_both_showed():
+    """On paper: 400 MiB written when idle in each, 20 more under load, 150 MiB of files that both read."""
+    predicted = ledger(TWO, instances=2, max_batch_size=8)
+    weights = 2 * (269_030_016 + 2 * NORMS)
+    found = {
+        row.name: row
+        for row in reconcile(
+            predicted, Measured(800 * MIB, 840 * MIB, 150 * MIB, weights, cache_in_use=8 * 110 * 23_040)
+        )
+    }
+    tables = 2 * 8192 * 64 * 4
+    assert found["weights"].error_fraction == 0
+    assert found["runtime"].measured_bytes == 800 * MIB - weights - tables
+    assert found["under load"].measured_bytes == 40 * MIB + tables
+    assert found["in all"].measured_bytes == 990 * MIB
+    assert found["in all"].how == "what of the model's 2 processes together is in memory, each file once"

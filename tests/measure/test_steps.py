@@ -98,3 +98,10 @@ def test_nothing_is_explained_by_floors_that_a_step_went_below() -> None:
     told = "int8 reads 0.51× the bytes of bf16 a step and takes {}× the time."
     assert beside("int8", half, "bf16", quick) == told.format("2.0")
     assert beside("int8", half, "bf16", found(), doubted=True) == told.format("0.50")
+
+
+def test_a_step_of_two_instances_reads_the_weights_of_one() -> None:
+    """The engines tell 197 MB together, of which each one's step reads 98.5: the same 10 ms."""
+    two = step(summary(engine_weight_bytes=197e6), dataclasses.replace(LEDGER, instances=2), "bf16", MACHINE)
+    assert two is not None and two.floor == found().floor
+    assert "10.0 GB/s, which 2 instances share, that takes 10.0 ms at least" in sentence(two)

@@ -46,6 +46,15 @@ def test_eight_copies_are_predicted_from_one_and_an_unknown_kind_is_not():
     assert predicted_bytes([]) == 0
 
 
+def test_two_instances_are_predicted_from_one_until_they_were_seen():
+    keep(digits(1), Footprint(30 * MIB, TORCH))
+    assert known(digits(1, instances=2)) == Footprint(60 * MIB, TORCH)
+    assert predicted_bytes([digits(1, instances=2), digits(2)]) == (3 * 30 + 100) * MIB
+    keep(digits(1, instances=2), Footprint(63 * MIB, TORCH))
+    assert known(digits(2, instances=2)) == Footprint(63 * MIB, TORCH)
+    assert known(digits(1)) == Footprint(30 * MIB, TORCH)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"x": 1}', '{"x": {"own_bytes": "much"}}'])
 def test_a_damaged_file_knows_nothing(own_home, text):
     (own_home / "footprints.json").write_text(text.replace('"x"', json.dumps(kind(digits(1)))))

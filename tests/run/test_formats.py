@@ -12,7 +12,7 @@ from lab.measure import ledger
 from lab.measure.formats import format_label
 from lab.measure.quality import Quality
 from lab.measure.records import SERVER, Window
-from lab.run import catalogue, formats, quality, results, runner
+from lab.run import catalogue, floors, formats, ledgers, quality, results, runner, told
 from lab.run.folder import RunFolder
 from lab.run.plan import settle
 from lab.serve import repository
@@ -45,7 +45,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return evaluated
 
 
-def told(folder: RunFolder) -> dict[str, Any]:
+def evaluated(folder: RunFolder) -> dict[str, Any]:
     return {e["format"]: e for e in folder.events() if e["kind"] == "quality"}
 
 
@@ -57,7 +57,7 @@ def test_what_is_not_known_is_evaluated_and_a_failure_is_a_reason(
     folder = folder_of(experiment, tmp_path, monkeypatch)
     formats.evaluate(folder, experiment, lambda line: None)
     assert asked == ["bf16", "int4 RTN"]
-    found = told(folder)
+    found = evaluated(folder)
     assert found["int8"]["quality"]["verdict"] and found["int8"]["reason"] is None
     assert found["int4 RTN"]["quality"] is None and "no room" in found["int4 RTN"]["reason"]
 
@@ -70,7 +70,7 @@ def test_a_single_load_tells_what_is_known_and_evaluates_nothing(
     folder = folder_of(load, tmp_path, monkeypatch)
     formats.evaluate(folder, load, lambda line: None)
     assert asked == []
-    assert "not evaluated yet; `python -m lab run quantization` does" in told(folder)["fp32"]["reason"]
+    assert "not evaluated yet; `python -m lab run quantization` does" in evaluated(folder)["fp32"]["reason"]
 
 
 def test_a_run_of_the_baseline_alone_has_nothing_to_tell(
@@ -79,7 +79,7 @@ def test_a_run_of_the_baseline_alone_has_nothing_to_tell(
     experiment = catalogue.experiment("kv_cache")
     folder = folder_of(experiment, tmp_path, monkeypatch)
     formats.evaluate(folder, experiment, lambda line: None)
-    assert (asked, told(folder)) == ([], {})
+    assert (asked, evaluated(folder)) == ([], {})
 
 
 def test_a_format_without_a_kernel_is_told_in_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,12 +116,12 @@ def test_a_long_run_has_floors_of_its_own_hour(
     monkeypatch.setattr(formats.weights, "model_config", lambda model: {})
     formats.prepare(folder, experiment, lambda line: None)
     assert asked == probes
-    machine = formats.Told.by(folder.events()).machine
+    machine = told.Told.by(folder.events()).machine
     assert (machine and machine.read_bandwidth_bytes_s) == (20e9 if probes else None)
 
 
 def test_a_machine_by_what_it_multiplies() -> None:
-    machine = formats.machine_of(Probe("cpu", 2, 20e9, 170e9, 60e9, 400e9))
+    machine = told.machine_of(Probe("cpu", 2, 20e9, 170e9, 60e9, 400e9))
     assert machine.read_bandwidth_bytes_s == 20e9
     assert [machine.arithmetic(p) for p in ("bf16", "fp32", "int8", "int4")] == [170e9, 60e9, 400e9, 400e9]
 
@@ -131,10 +131,10 @@ def test_no_step_on_a_gpu_is_held_against_this_processor() -> None:
         "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4,
         "num_key_value_heads": 2, "vocab_size": 257, "max_position_embeddings": 128,
     }  # fmt: skip
-    machine = formats.machine_of(Probe("cpu", 2, 20e9, 170e9, 60e9, 400e9))
+    machine = told.machine_of(Probe("cpu", 2, 20e9, 170e9, 60e9, 400e9))
     here, there = (ModelSpec(name="llm", device=device) for device in ("cpu", "gpu"))
-    assert formats.floor_of_answer(here, config, machine, 32, 64, 0.01) is not None
-    assert formats.floor_of_answer(there, config, machine, 32, 64, 0.01) is None
+    assert floors.of_answer(here, config, machine, 32, 64, 0.01) is not None
+    assert floors.of_answer(there, config, machine, 32, 64, 0.01) is None
 
 
 def test_a_block_has_the_memory_of_its_own_load_and_the_loads_before_it() -> None:
@@ -162,7 +162,7 @@ def test_a_block_has_the_memory_of_its_own_load_and_the_loads_before_it() -> Non
         block(2, 4),
         event("held", own_bytes=120),
     ]
-    seen = [formats._since_load(events, "llm", number) for number in (0, 1, 2, 3)]
+    seen = [ledgers._since_load(events, "llm", number) for number in (0, 1, 2, 3)]
     idle = [found[0] and found[0]["own_bytes"] for found in seen]
     held = [found[1] and found[1]["own_bytes"] for found in seen]
     users = [[load.arrival.concurrency for load in loads] for _, _, loads in seen]
@@ -193,7 +193,7 @@ def test_the_cache_in_use_is_told_by_the_engine_s_counters(
     summary: Any = SimpleNamespace(
         engine_cache_bytes=8 * 256 * 24_000, cache_tokens_used_peak=tokens, cache_tokens_total=8
     )
-    assert formats._cache_in_use(model, summary, ledger.predict(config, model)) == in_use
+    assert ledgers._cache_in_use(model, summary, ledger.predict(config, model)) == in_use
 
 
 def test_what_an_engine_says_of_itself_is_told_once_with_its_format() -> None:
@@ -267,7 +267,7 @@ def test_a_run_of_formats_tells_speed_memory_and_quality_of_each(
         rows = {row["name"]: row for row in cell["ledger"]}
         assert cell["summary"]["output_tokens_per_s"] > 0
         assert rows["runtime"]["measured_bytes"] > 50 * 2**20
-        assert rows["whole process"]["measured_bytes"] > rows["runtime"]["measured_bytes"]
+        assert rows["in all"]["measured_bytes"] > rows["runtime"]["measured_bytes"]
         seen = cell["summary"]["cache_tokens_used_peak"]  # by a look now and then, which such short answers may escape
         in_use = rows["KV cache, in use"]["measured_bytes"]
         assert 0 < in_use <= rows["KV cache, room"]["measured_bytes"] if seen else in_use is None
@@ -280,8 +280,8 @@ def test_a_run_of_formats_tells_speed_memory_and_quality_of_each(
 def test_a_change_of_the_model_within_the_figures_is_seen() -> None:
     """What a mean step over two models is of, nobody can say; a change of the load leaves the model."""
     events = [{"kind": "change", "t_ns": 50, "field": "model"}, {"kind": "change", "t_ns": 90, "field": "rate_rps"}]
-    assert formats.model_changed(events, 0, None) and formats.model_changed(events, 40, 60)
-    assert not formats.model_changed(events, 60, None) and not formats.model_changed(events, 0, 40)
+    assert told.model_changed(events, 0, None) and told.model_changed(events, 40, 60)
+    assert not told.model_changed(events, 60, None) and not told.model_changed(events, 0, 40)
 
 
 @pytest.mark.parametrize(("changes", "words"), [(1, "1 time while"), (2, "2 times while")])

@@ -42,7 +42,7 @@ def shown(label: str, rate: float, size_mib: float, quality: Quality | None, ste
         row("under load", 20, 25),
         row("runtime", 200, 210),
         row("libraries", 100, 110),
-        row("whole process", size_mib + 320, size_mib + 345),
+        row("in all", size_mib + 320, size_mib + 345),
     ]
     step = {
         "read_bytes": size_mib * MIB, "batch": 1.0, "step_s": step_ms / 1e3, "memory_floor_s": 0.005,

@@ -77,3 +77,21 @@ def test_what_a_marked_process_starts_is_found_when_it_is_gone():
     parent.wait(60)
     assert host.born_of("a_mark_of_this_test") == [orphan]
     parent.stdin.close()
+
+
+def test_shared_memory_that_no_file_holds_is_each_process_s_own() -> None:
+    """A KV cache lies in such a map. Two processes call it alike and share no page of it."""
+    code = "import mmap; m = mmap.mmap(-1, 32 * 2**20); m[::4096] = b'1' * 8192; print(flush=True); input()"
+    two = [
+        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)
+    ]
+    try:
+        for process in two:
+            process.stdout.readline()
+        one, both = smaps.footprint([two[0].pid]), smaps.footprint([process.pid for process in two])
+        assert one.own_bytes >= 32 * MIB
+        assert both.own_bytes >= 64 * MIB
+        assert not any(path.startswith("/dev/zero") for path in both.files)
+    finally:
+        for process in two:
+            process.communicate(b"\n", timeout=60)

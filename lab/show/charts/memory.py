@@ -18,7 +18,7 @@ MOST_POINTS = 40
 ZERO_POINTS = "zero-points"
 """The row that is drawn though nothing is in it: where they are is asked."""
 OTHER_SUM = (
-    "The whole process counts its libraries in full, as it would take them alone; peak memory (PSS), as above, divides "
+    "In all, libraries are counted in full, as the model would take them alone; peak memory (PSS), as above, divides "
     "each page among the processes that map it:"
 )
 

@@ -59,7 +59,7 @@ def by_format(formats: Sequence[Shown], at: str) -> Chart:
                 "hovertemplate": f"%{{y}}<br>{words}: %{{x:,.1f}} MiB<extra></extra>",
             }
         )
-    wholes = [(f, f.ledger["whole process"]) for f in known]
+    wholes = [(f, f.ledger["in all"]) for f in known]
     annotations = [
         {
             "x": _mib(whole[side]) or 0.0,
@@ -99,7 +99,7 @@ def by_format(formats: Sequence[Shown], at: str) -> Chart:
         showlegend=True,
         legend=theme.legend(traceorder="normal", y=1.07),
         margin={"l": 150, "r": 150, "t": 64, "b": 52},
-        xaxis=theme.axis("memory of the model's process, MiB"),
+        xaxis=theme.axis("memory of the model, MiB"),
         yaxis=theme.axis("", type="multicategory", autorange="reversed", showline=False, ticks="", showdividers=False),
         shapes=shapes,
         annotations=annotations,

@@ -15,8 +15,8 @@ from lab.errors import LabError
 from lab.measure.definitions import FIGURES, WHY, rescore
 from lab.measure.formats import format_label, is_baseline
 from lab.measure.words import format_metric, level_label, plural
-from lab.run import conversation
-from lab.run.formats import floor_of_answer, machine_of
+from lab.run import conversation, floors
+from lab.run.told import machine_of
 from lab.show.answer import Answer
 from lab.show.charts.answer import MOST_ROWS, timeline
 from lab.show.ui import chart, chore, formats, reads
@@ -217,7 +217,7 @@ def _floor(answer: Answer, itl_s: float | None) -> str:
     if config is None or found is None:
         return "What a token takes at least here is not known yet: the first run of a language model measures that."
     machine = machine_of(found)
-    return floor_of_answer(answer.model, config, machine, answer.prompt_tokens or 0, answer.tokens, itl_s) or ""
+    return floors.of_answer(answer.model, config, machine, answer.prompt_tokens or 0, answer.tokens, itl_s) or ""
 
 
 def _answer_box(text: str, *, going: bool) -> str:
