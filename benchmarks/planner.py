@@ -2,18 +2,24 @@
 
     .venv/bin/python benchmarks/planner.py [--json] [--short] [--only MODEL]
 
-About 20 minutes: digits 7, sleeper 5, language 8 by --only; --short is a quarter of it, and rough.
+About half an hour: digits 15, sleeper 8, language 9 by --only; --short is a quarter of it, and rough.
 
 A machine's speed moves by tens of percent within a minute, so calibrating and held-out blocks take turns, in several
-rounds. A held-out block gives the planner its arrivals and nothing else. What it costs to serve comes from calibrating
-blocks (all of them for its shape, those that ran around it for its speed), which were taken at other rates, and for
-"unfitted" rows with another batch size, delay or precision. What is judged is a setting at a rate: its blocks put
-together, the predicted ones and the measured ones, in two halves of every other round, which are two runs of the same.
-What these differ by (A/A) is the machine's own noise, which no model can beat. Where half of the blocks have too few
-answers for a percentile, all of them are one run. Loads are shares, up to 85 %, of the saturation that the same session
-measures in each round: requests a second of users who ask again at once, more of them than are served at a time. Three
-models: digits (real batches), a sleeper (its time is known) and a language model (continuous batching). Of the first
-and the last also what a move of a slider on the page Plan takes to compute, once the run is calibrated.
+rounds, each in an order of its own, so that what a block leaves behind (a warm cache, a clock that is throttled) falls
+on all alike. A held-out block gives the planner its arrivals and nothing else. What it costs to serve comes from
+calibrating blocks (all of them for its shape, those that ran around it for its speed), which were taken at other rates,
+and for "unfitted" rows with another batch size, delay or precision.
+
+What is judged is a setting at a rate: all of its blocks put together, the predicted ones and the measured ones. Their
+percentile is the best that is known of the setting's true one; it has noise of its own, which no model can beat: how
+far its two halves, of every other round, are from each other (A/A) is told beside. Rows give the median over settings,
+and the worst. Loads are shares, up to 85 %, of the saturation that the same session measures in each round: requests a
+second of users who ask again at once, more of them than are served at a time. Rows "in its own machine's time" tell how
+much of an error is the queue's model, and how much is that nobody can know beforehand how fast a shared machine will be
+just then: held-out blocks are replayed at the speed that they themselves had from moment to moment.
+
+Three models: digits (real batches), a sleeper (its time is known) and a language model (continuous batching). Of the
+first and the last also what a move of a slider on the page Plan takes to compute, once the run is calibrated.
 """
 
 from __future__ import annotations
@@ -36,7 +42,7 @@ from lab.measure import ledger
 from lab.measure.floors import Machine
 from lab.measure.percentile import needed, percentile
 from lab.measure.planner import answers, calibration, heldout, limits, scaling
-from lab.measure.planner.calibrated import Calibrated, Ranges, Setting
+from lab.measure.planner.calibrated import Calibrated
 from lab.measure.planner.calibration import Measured
 from lab.measure.planner.calibrator import Calibrator
 from lab.measure.planner.heldout import Trust
@@ -44,6 +50,7 @@ from lab.measure.planner.limits import Surroundings
 from lab.measure.planner.prediction import SimulatedRun, put_together
 from lab.measure.planner.scaling import Format
 from lab.measure.planner.service import Service
+from lab.measure.planner.setting import Ranges, Setting
 from lab.measure.planner.steps import Steps
 from lab.serve import installation, weights
 from lab.spec import ModelSpec, Precision, Slo
@@ -62,13 +69,14 @@ GOALS = {"throughput": 0.05, "p95": 0.09, "p99": 0.20, "unfitted p95": 0.15}
 @dataclass(frozen=True)
 class Held:
     """A held-out block and simulated runs of it; `load_fraction`: what it was asked ÷ what the model says the server
-    can do."""
+    can do; `own_time`: runs at the speed that it had itself, none of a language model, whose steps are not recorded."""
 
     asks: Asks
     round: int
     measured: Measured
     simulated: Sequence[SimulatedRun]
     load_fraction: float
+    own_time: Sequence[SimulatedRun] = ()
 
 
 def measure() -> list[Row]:
@@ -123,11 +131,15 @@ def held(plan: Plan, blocks: Blocks, machine: Machine) -> tuple[list[Held], Cali
         told = ", ".join(f"{name} {found[-1]:,.1f} req/s" for name, found in saturations.items())
         say(f"{plan.name}, round {number + 1}: {told}")
     predict = _engine(calibrating, machine) if plan.name == "language model" else _batches(calibrating)
+    timed = None if plan.name == "language model" else Calibrator([*calibrating, *(one for _, _, one in asked)])
     found = []
     for asks, number, one in asked:
         server = predict(one, sorted(calibrating, key=lambda other: abs(other.number - one.number))[: plan.near])
         load = (one.summary.offered_rps or 0.0) / heldout.capacity(one, server)
-        found.append(Held(asks, number, one, heldout.replays(one, server), load))
+        runs, own_time = heldout.replays(one, server), list[SimulatedRun]()
+        if timed is not None and isinstance(server, Service):
+            own_time = heldout.replays(one, replace(timed.in_own_time(server, one.number), rests=()))
+        found.append(Held(asks, number, one, runs, load, own_time))
     return found, _to_plan_with(calibrating)
 
 
@@ -209,40 +221,45 @@ def report(plan: Plan, found: Sequence[Held]) -> list[Row]:
         rows.append(_row(f"{plan.name}: {name} off by", name, fitted, GOALS[name]))
         rows.append(_row(f"{plan.name}: {name} off by, at 85 % of saturation", name, near_full, GOALS[name]))
     rows.append(_row(f"{plan.name}: p95 off by, unfitted factor", "p95", unfitted, GOALS["unfitted p95"]))
+    if found[0].own_time:
+        of_model = [[replace(h, simulated=h.own_time) for h in cell] for cell in fitted]
+        for name in PERCENTILES:
+            rows.append(_row(f"{plan.name}: {name} off by, in its own machine's time", name, of_model, None))
     for name in PERCENTILES:
-        halves = [both for cell in cells if len(both := parts(cell, name)) == 2]
-        apart = [high / low - 1 for both in halves for low, high in [sorted(_measured(part, name) for part in both)]]
+        pairs = [both for cell in cells if len(both := halves(cell, name)) == 2]
+        apart = [high / low - 1 for both in pairs for low, high in [sorted(_measured(half, name) for half in both)]]
         note = f"median, worst {max(apart):.3g}; the machine's own noise" if apart else _few(cells, name)
-        label = f"{plan.name}: A/A, {name} of two equal runs apart by"
+        label = f"{plan.name}: A/A, {name} of a setting's two halves apart by"
         rows.append(Row(label, statistics.median(apart) if apart else None, "", None, len(apart), note))
     return rows
 
 
-def parts(cell: Sequence[Held], name: str) -> list[list[Held]]:
-    """A setting's blocks as two runs, every other round of them, where each has enough answers for the percentile; as
-    one where only all together have; else none."""
-    halves = [[h for h in cell if h.round % 2 == odd] for odd in (0, 1)]
-    for way in (halves, [list(cell)]):
-        if all(sum(len(h.measured.latency_s) for h in part) >= needed(PERCENTILES[name]) for part in way):
-            return way
-    return []
+def halves(cell: Sequence[Held], name: str) -> list[list[Held]]:
+    """A setting's blocks as two runs, every other round of them; none where one has too few answers."""
+    found = [[h for h in cell if h.round % 2 == odd] for odd in (0, 1)]
+    return found if all(_enough(half, name) for half in found) else []
 
 
-def _row(label: str, name: str, cells: Sequence[Sequence[Held]], goal: float) -> Row:
-    errors = [abs(_error(part, name)) for cell in cells for part in parts(cell, name)]
+def _enough(blocks: Sequence[Held], name: str) -> bool:
+    return sum(len(h.measured.latency_s) for h in blocks) >= needed(PERCENTILES[name])
+
+
+def _row(label: str, name: str, cells: Sequence[Sequence[Held]], limit: float | None) -> Row:
+    goal = None if limit is None else f"<= {limit}"
+    errors = [abs(_error(cell, name)) for cell in cells if _enough(cell, name)]
     if not errors:
-        return Row(label, None, "", f"<= {goal}", 0, _few(cells, name))
-    return Row(label, statistics.median(errors), "", f"<= {goal}", len(errors), f"median, worst {max(errors):.3g}")
+        return Row(label, None, "", goal, 0, _few(cells, name))
+    return Row(label, statistics.median(errors), "", goal, len(errors), f"median, worst {max(errors):.3g}")
 
 
-def _error(part: Sequence[Held], name: str) -> float:
-    """Predicted ÷ measured - 1 of a run's percentile."""
-    modelled = percentile(np.concatenate([run.latency_s for h in part for run in h.simulated]), PERCENTILES[name])
-    return (modelled or 0.0) / _measured(part, name) - 1
+def _error(blocks: Sequence[Held], name: str) -> float:
+    """Predicted ÷ measured - 1 of the percentile of all of them."""
+    modelled = percentile(np.concatenate([run.latency_s for h in blocks for run in h.simulated]), PERCENTILES[name])
+    return (modelled or 0.0) / _measured(blocks, name) - 1
 
 
-def _measured(part: Sequence[Held], name: str) -> float:
-    return percentile(np.concatenate([h.measured.latency_s for h in part]), PERCENTILES[name]) or float("nan")
+def _measured(blocks: Sequence[Held], name: str) -> float:
+    return percentile(np.concatenate([h.measured.latency_s for h in blocks]), PERCENTILES[name]) or float("nan")
 
 
 def _served(cell: Sequence[Held]) -> float:
@@ -253,10 +270,14 @@ def _served(cell: Sequence[Held]) -> float:
 def _told(cell: Sequence[Held]) -> str:
     load = statistics.mean(h.load_fraction for h in cell)
     rate = statistics.mean(h.measured.summary.offered_rps or 0.0 for h in cell)
-    off = ", ".join(
-        f"{name} " + " and ".join(f"{_error(part, name):+.1%}" for part in parts(cell, name)) for name in PERCENTILES
-    )
+    off = ", ".join(f"{name} {_both(cell, name)}" for name in PERCENTILES if _enough(cell, name))
     return f"{rate:,.1f} req/s, {load:.0%} of modelled capacity: throughput {_served(cell):+.1%}, {off}"
+
+
+def _both(cell: Sequence[Held], name: str) -> str:
+    """ "-5.0% (halves -9.0% and +2.0%)"."""
+    apart = " and ".join(f"{_error(half, name):+.1%}" for half in halves(cell, name))
+    return f"{_error(cell, name):+.1%}" + (f" (halves {apart})" if apart else "")
 
 
 def _few(cells: Sequence[Sequence[Held]], name: str) -> str:

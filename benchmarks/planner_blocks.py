@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from lab.measure.planner.calibration import Measured
 from lab.measure.records import Requests, Window
 from lab.measure.summary import summarize
@@ -56,15 +58,15 @@ class Plan:
     workload: Mapping[str, object] = field(default_factory=dict)
 
     def order(self, number: int) -> list[Asks]:
-        """The blocks of a round: the two kinds spread evenly among each other, and every other round backwards, so that
-        a machine which slowly gets faster or slower treats them alike."""
+        """The blocks of a round: the two kinds spread evenly among each other, each in an order of the round's own, so
+        that each block runs after others in every round."""
+        rng = np.random.default_rng(number)
         spread = [
-            ((place + 0.5) / len(kind), asks)
+            ((place + 0.5) / len(kind), kind[which])
             for kind in (self.calibrating, self.held_out)
-            for place, asks in enumerate(kind)
+            for place, which in enumerate(rng.permutation(len(kind)))
         ]
-        found = [asks for _, asks in sorted(spread, key=lambda row: row[0])]
-        return found[::-1] if number % 2 else found
+        return [asks for _, asks in sorted(spread, key=lambda row: row[0])]
 
 
 def digits() -> Plan:
@@ -90,8 +92,8 @@ def digits() -> Plan:
             at(1.0, "alone", _named(alone, "digits_small", small), "batches of 8, 1 ms", fitted=False),
         ),
         seconds=2.5,
-        held_seconds=3.0,
-        rounds=6,
+        held_seconds=6.0,
+        rounds=8,
     )
 
 

@@ -12,8 +12,9 @@ from lab.errors import FolderError, InputError
 
 if TYPE_CHECKING:
     from lab.measure.planner.answers import Bill, Needed, Told
-    from lab.measure.planner.calibrated import Calibrated, Setting
+    from lab.measure.planner.calibrated import Calibrated
     from lab.measure.planner.limits import Limit
+    from lab.measure.planner.setting import Setting
     from lab.measure.prices import Price
     from lab.spec import Slo
 
@@ -78,7 +79,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _setting(options: argparse.Namespace, model: Calibrated) -> Setting:
-    from lab.measure.planner.calibrated import Setting
+    from lab.measure.planner.setting import Setting
     from lab.run import accelerators
     from lab.spec import nearest
 

@@ -19,12 +19,13 @@ from lab.measure import ledger
 from lab.measure.figures import inside
 from lab.measure.floors import Machine
 from lab.measure.planner import calibration, calibrator, heldout
-from lab.measure.planner.calibrated import Calibrated, Point, Ranges, mean
+from lab.measure.planner.calibrated import Calibrated, mean
 from lab.measure.planner.calibration import Measured
 from lab.measure.planner.heldout import Trust
 from lab.measure.planner.limits import CHUNK_BYTES, TOKEN_BYTES, WIRE_BYTES, Surroundings
 from lab.measure.planner.scaling import Format
 from lab.measure.planner.service import Service
+from lab.measure.planner.setting import Point, Ranges
 from lab.measure.planner.steps import Steps
 from lab.measure.records import OK, Requests, Window
 from lab.measure.summary import Summary
@@ -241,7 +242,8 @@ def _formats(limits: Mapping[str, Any], blocks: Sequence[Measured], usual: Model
         except (InputError, KeyError):
             continue
         told = next((b.summary.engine_weight_bytes for b in blocks if b.model.precision == precision), None)
-        size = told or predicted["weights"].size_bytes + predicted["scales"].size_bytes
+        of_all = told or predicted["weights"].size_bytes + predicted["scales"].size_bytes
+        size = of_all / spec.instances  # a step is one instance's, which reads weights of its own
         precision = cast(Precision, precision)
         found[precision] = Format(precision, size, predicted.kv_bytes_per_token, predicted=told is None)
     return found

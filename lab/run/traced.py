@@ -9,8 +9,9 @@ import numpy as np
 
 from lab.measure import trace
 from lab.measure.pace import Floats
+from lab.measure.planner.queueing import Rules
 from lab.measure.planner.service import Service
-from lab.measure.planner.simulator import Rules, simulate
+from lab.measure.planner.simulator import simulate
 from lab.measure.records import OK
 from lab.measure.trace import Joined, Read
 from lab.run.folder import RunFolder

@@ -11,11 +11,12 @@ from typing import get_args
 
 from lab.errors import InputError
 from lab.measure.cost import HOUR_S, MILLION, Use, usd_per_useful_hour
-from lab.measure.planner.calibrated import Calibrated, Setting, at_rate
+from lab.measure.planner.calibrated import Calibrated
 from lab.measure.planner.heldout import MOST_USED
 from lab.measure.planner.planner import MOST_REPLICAS, fewest
 from lab.measure.planner.prediction import Prediction, SimulatedRun, attained, put_together
-from lab.measure.planner.simulator import Routing
+from lab.measure.planner.queueing import Routing
+from lab.measure.planner.setting import Setting, at_rate
 from lab.measure.prices import Price
 from lab.measure.words import format_range, format_seconds, objective_label
 from lab.spec import Slo

@@ -15,8 +15,6 @@ import numpy as np
 from lab.errors import InputError
 from lab.measure.floors import Machine
 from lab.measure.planner import calibration, heldout, scaling
-from lab.measure.planner.accelerators import Accelerator
-from lab.measure.planner.calibration import Measured
 from lab.measure.planner.engine_simulator import Asked, EngineRules
 from lab.measure.planner.heldout import Trust
 from lab.measure.planner.planner import (
@@ -28,9 +26,11 @@ from lab.measure.planner.planner import (
     simulated_run,
 )
 from lab.measure.planner.prediction import Prediction, SimulatedRun, put_together
+from lab.measure.planner.queueing import Rules
 from lab.measure.planner.scaling import Format
 from lab.measure.planner.service import Service
-from lab.measure.planner.simulator import Routing, Rules, simulate
+from lab.measure.planner.setting import Point, Ranges, Setting
+from lab.measure.planner.simulator import simulate
 from lab.measure.planner.steps import Steps
 from lab.measure.words import format_rate, format_ratio, format_setting_s, join, plural
 from lab.spec import Batching, Lengths, ModelSpec, Precision, Slo
@@ -44,59 +44,6 @@ TOGETHER = 1_000
 MOST_TOGETHER = 4
 APART = 1_000
 """From seed to seed of two runs; between them are those of a run's other purposes."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """`rate_rps`: of all replicas together. None leaves a field as the run's model has it; a `delay_s` has no meaning
-    for batches of 1 and for a language model."""
-
-    rate_rps: float
-    replicas: int = 1
-    max_batch_size: int | None = None
-    delay_s: float | None = None
-    precision: Precision | None = None
-    accelerator: Accelerator | None = None
-    routing: Routing = "round_robin"
-
-
-@dataclass(frozen=True)
-class Ranges:
-    """What was measured: requests a second of one server, the largest batch that was executed (answers in a step), the
-    settings (calibration's `setting` of a model) and precisions."""
-
-    rates_rps: tuple[float, float]
-    largest_batch: float
-    settings: frozenset[tuple[object, ...]]
-    precisions: tuple[Precision, ...]
-
-
-@dataclass(frozen=True)
-class Point:
-    """A measured block in a few figures; `setting` as calibration's of its model."""
-
-    label: str
-    setting: tuple[object, ...]
-    precision: Precision
-    offered_rps: float | None
-    served_rps: float | None
-    latency_p50_s: float | None
-    latency_p95_s: float | None
-    latency_p99_s: float | None
-
-    @classmethod
-    def of(cls, block: Measured) -> Point:
-        found = block.summary
-        return cls(
-            block.label,
-            heldout.setting(block.model),
-            block.model.precision,
-            found.offered_rps,
-            found.throughput_rps,
-            found.latency_p50_s,
-            found.latency_p95_s,
-            found.latency_p99_s,
-        )
 
 
 @dataclass(frozen=True)
@@ -308,8 +255,3 @@ def _delay(delay_s: float) -> str:
 
 def mean(tokens: Lengths) -> float:
     return float(tokens) if isinstance(tokens, int) else (tokens[0] + tokens[1]) / 2
-
-
-def at_rate(setting: Setting, rate_rps: float, replicas: int | None = None) -> Setting:
-    """The same setting at another rate, with as many replicas or so many."""
-    return replace(setting, rate_rps=rate_rps, replicas=replicas or setting.replicas)

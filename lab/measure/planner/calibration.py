@@ -16,8 +16,8 @@ import numpy as np
 from lab.errors import InputError
 from lab.measure.pace import Floats
 from lab.measure.planner.engine_simulator import EngineRules
+from lab.measure.planner.queueing import Routing, Rules
 from lab.measure.planner.service import line
-from lab.measure.planner.simulator import Routing, Rules
 from lab.measure.planner.steps import Steps, fit_curve, fit_steps
 from lab.measure.records import Int64s
 from lab.measure.summary import Summary
@@ -78,6 +78,11 @@ def engine_rules(model: ModelSpec, *, replicas: int = 1, routing: Routing = "rou
     """InputError for an engine whose steps the simulator does not know."""
     if not model.kv_cache:
         raise InputError(f"{model.name}: kv_cache false reads every token anew at each step, which is not modelled")
+    if model.instances > 1:
+        raise InputError(
+            f"{model.name}: instances {model.instances} are as many engines, which wait for the same memory; how much "
+            "is not modelled; allowed: 1"
+        )
     if model.max_tokens_in_cache is not None:
         raise InputError(
             f"{model.name}: max_tokens_in_cache {model.max_tokens_in_cache} makes the engine put requests back, "

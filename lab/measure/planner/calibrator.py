@@ -3,7 +3,9 @@
 Counters tell what batches took by size, at the pace that the machine had just then, which is taken out. What no counter
 tells is found by replaying blocks, arrival by arrival, at the speed that their own counters tell: how often an instance
 had to wake; of what scatters, how much is the server's own work, which makes others wait, and how much is outside; what
-Triton's batcher takes to notice a request; and what all of this leaves unexplained (discrepancy.py).
+Triton's batcher takes to notice a request; and what all of this leaves unexplained (discrepancy.py). A block is
+replayed in its own machine's time (machine_time.py), so that what it leaves is the model's; a prediction goes through
+all of the blocks' stretches.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from lab.measure.percentile import needed, percentile
 from lab.measure.planner import discrepancy
 from lab.measure.planner.calibration import Measured, rules
 from lab.measure.planner.discrepancy import FULL, QUANTILES, UNKNOWN, Place, Rest
+from lab.measure.planner.machine_time import Stretch, alike
 from lab.measure.planner.planner import capacity_rps
-from lab.measure.planner.seen import BACKLOG, REPLAYED, awake, beside, pauses, scatter, seen
+from lab.measure.planner.seen import BACKLOG, REPLAYED, awake, batches, beside, pauses, scatter, seen, stretch
 from lab.measure.planner.service import Seen, Service, divided, fit, misfit
 from lab.measure.planner.simulator import simulate
 
@@ -66,6 +69,9 @@ class Calibrator:
         self._blocks = {block.number: block for block in blocks}
         around = beside(blocks)
         self._seen = {block.number: seen(block, around) for block in blocks}
+        told = [one for one in self._seen.values() if one.counted]
+        outside_s = float(fit(told).outside_s.mean()) if told else 0.0
+        self._batches = {number: batches(block, outside_s) for number, block in self._blocks.items()}
         self._pauses = {number: pauses(block, self._seen[number]) for number, block in self._blocks.items()}
 
     def service(self, among: Sequence[int] = (), near: Sequence[int] = (), tuned: Tuned | None = None) -> Service:
@@ -77,13 +83,16 @@ class Calibrator:
             Rest(place, work, how.latency.get(number, UNKNOWN))
             for number, place, work in zip(numbers, places, off - pace, strict=True)
         ]
-        speeds = [
-            off[n] - discrepancy.expected(rests, places[n])[0]
-            for n, number in enumerate(numbers)
-            if number in near and not np.isnan(off[n])
-        ]
+        speeds = off - [discrepancy.expected(rests, place)[0] for place in places]
+        close = [speed for number, speed in zip(numbers, speeds, strict=True) if number in near and not np.isnan(speed)]
         found = self._scattered(found, numbers, how)
-        return replace(found.scaled(float(np.exp(np.mean(speeds))) if speeds else 1.0), rests=tuple(rests))
+        own = [
+            one.faster(float(np.exp(pace - speed)))  # as it was beside those that ran around it
+            for number, speed, pace in zip(numbers, speeds, pace, strict=True)
+            if (one := self._stretch(number, found)) is not None and not np.isnan(speed)
+        ]
+        found = found.scaled(float(np.exp(np.mean(close))) if close else 1.0)
+        return replace(found, rests=tuple(rests), stretches=alike(own))
 
     def tune(self, among: Sequence[int]) -> Tuned:
         """What fits these blocks best."""
@@ -121,11 +130,22 @@ class Calibrator:
 
     def _scattered(self, found: Service, numbers: Sequence[int], how: Tuned) -> Service:
         """With the spread that requests which met nobody had, and what is tuned."""
-        every = [scatter(self._blocks[number], found) for number in numbers]
+        every = [scatter(self._blocks[number], found, self._stretch(number, found)) for number in numbers]
         spread = np.concatenate(every) if every else np.empty(0)
         if len(spread) >= FEWEST:
             found = replace(found, spread=spread / spread.mean())
         return replace(divided(found, how.inside), notice_s=how.notice_s)
+
+    def in_own_time(self, server: Service, number: int) -> Service:
+        """The server as fast as in that block from moment to moment, by the block's own counters and answers."""
+        one = self._stretch(number, server)
+        own = server.scaled(server.ratio(self._told(number, server.asleep_s)) or 1.0)
+        return replace(own, stretches=() if one is None else (one,))
+
+    def _stretch(self, number: int, found: Service) -> Stretch | None:
+        block = self._blocks[number]
+        one = stretch(self._batches[number], found, block.window_s[1])
+        return None if one is None else replace(one, batched=rules(block.model).max_batch_size > 1)
 
     def _places(self, numbers: Sequence[int], found: Service, pace: Floats) -> list[Place]:
         blocks = [self._blocks[number] for number in numbers]
@@ -145,10 +165,10 @@ class Calibrator:
 
     def _differs(self, number: int, found: Service, how: Tuned) -> float:
         """How far a replay of the block is from what was measured, at the block's own speed."""
-        latency_s = self._replayed(number, found, how, seed=0)
+        latency_s, true_s = self._replayed(number, found, how, seed=0)
         off = 0.0
         for p, weight in WEIGHTS.items():
-            modelled, true = percentile(latency_s, p), percentile(self._blocks[number].latency_s, p)
+            modelled, true = percentile(latency_s, p), percentile(true_s, p)
             if modelled and true:
                 off += weight * abs(float(np.log(modelled / true)))
         return off
@@ -156,8 +176,8 @@ class Calibrator:
     def _left(self, number: int, found: Service, how: Tuned) -> tuple[float, ...]:
         """What a replay of the block leaves of each of QUANTILES; one that has too few answers is taken to leave what
         the quantile below it does."""
-        true_s = self._blocks[number].latency_s
-        latency_s = np.concatenate([self._replayed(number, found, how, seed) for seed in range(DRAWS)])
+        replays = [self._replayed(number, found, how, seed) for seed in range(DRAWS)]
+        latency_s, true_s = np.concatenate([modelled_s for modelled_s, _ in replays]), replays[0][1]
         left: list[float] = []
         for p in QUANTILES:
             modelled, true = percentile(latency_s, p), percentile(true_s, p)
@@ -167,13 +187,15 @@ class Calibrator:
                 left.append(left[-1] if left else float("nan"))
         return tuple(left)
 
-    def _replayed(self, number: int, found: Service, how: Tuned, seed: int) -> Floats:
-        """Latencies of the block's window in a replay at its own speed."""
+    def _replayed(self, number: int, found: Service, how: Tuned, seed: int) -> tuple[Floats, Floats]:
+        """Latencies of the block's window (in a replay at its own speed and in its own machine's time, as measured), as
+        far as it is replayed."""
         block = self._blocks[number]
-        own = found.scaled(found.ratio(self._told(number, how.asleep_s)) or 1.0)
-        due_s = block.due_s[:REPLAYED]
+        own = self.in_own_time(found, number)
+        due_s, took_s = block.due_s[:REPLAYED], block.took_s[:REPLAYED]
         replayed = simulate(due_s, replace(rules(block.model), max_queue_size=None), own, seed=seed)
-        return np.asarray(replayed.latency_s[due_s >= block.window_s[0]], float)
+        inside = (due_s >= block.window_s[0]) & (due_s <= block.window_s[1])
+        return np.asarray(replayed.latency_s[inside], float), took_s[inside & ~np.isnan(took_s)]
 
     def _kept_up(self, number: int) -> bool:
         """An open loop that was answered as fast as it asked."""

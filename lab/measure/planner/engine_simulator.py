@@ -21,7 +21,7 @@ import numpy as np
 
 from lab.errors import InputError
 from lab.measure.pace import Floats
-from lab.measure.planner.simulator import Routing
+from lab.measure.planner.queueing import Routing
 from lab.measure.planner.steps import Steps
 from lab.measure.records import Int64s
 from lab.spec import Scheduler

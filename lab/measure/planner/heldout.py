@@ -25,8 +25,8 @@ from lab.measure.planner.calibrator import Calibrator, Tuned
 from lab.measure.planner.engine_simulator import Asked
 from lab.measure.planner.planner import capacity_rps, error, simulated_engine_run, simulated_run
 from lab.measure.planner.prediction import Prediction, SimulatedRun, put_together
+from lab.measure.planner.queueing import Users
 from lab.measure.planner.service import Service
-from lab.measure.planner.simulator import Users
 from lab.measure.planner.steps import Steps
 from lab.measure.records import Int64s
 from lab.spec import ModelSpec, Slo

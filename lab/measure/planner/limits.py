@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from lab.measure.planner.calibrated import Calibrated, Setting, at_rate, mean
+from lab.measure.planner.calibrated import Calibrated, mean
 from lab.measure.planner.planner import highest_rate
 from lab.measure.planner.prediction import attained
+from lab.measure.planner.setting import Setting, at_rate
 from lab.measure.words import (
     format_bytes,
     format_count,

@@ -11,7 +11,7 @@ from lab.measure.planner.answers import Needed, Told, metric_of
 from lab.measure.planner.heldout import MOST_USED, Trust
 from lab.measure.planner.limits import Limit
 from lab.measure.planner.prediction import Prediction
-from lab.measure.planner.simulator import Routing
+from lab.measure.planner.queueing import Routing
 from lab.measure.samples import is_time
 from lab.measure.words import (
     NOT_MEASURED,

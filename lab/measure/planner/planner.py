@@ -15,8 +15,9 @@ from lab.measure.pace import Floats
 from lab.measure.planner.discrepancy import FULL, Place, corrected, expected
 from lab.measure.planner.engine_simulator import Asked, EngineRules, simulate_engine
 from lab.measure.planner.prediction import Prediction, SimulatedRun, put_together
+from lab.measure.planner.queueing import Rules, Simulated, Users
 from lab.measure.planner.service import Service
-from lab.measure.planner.simulator import Rules, Simulated, Users, simulate
+from lab.measure.planner.simulator import simulate
 from lab.measure.planner.steps import Steps
 from lab.measure.records import Int64s
 from lab.spec import Slo

@@ -1,27 +1,31 @@
 """What one measured block says of a server that Triton batches for, in the terms of its model (service.py).
 
 Counters give the time of batches by size, inputs and outputs included; records give how long those took that met
-nobody; a replay of the block gives how long an instance had been idle before each batch.
+nobody, and which answers came together, so when each batch began and ended; a replay of the block gives how long an
+instance had been idle before each batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from lab.measure.pace import Floats
+from lab.measure.planner import machine_time
 from lab.measure.planner.calibration import QUIET_QUEUE, Measured, rules
+from lab.measure.planner.machine_time import Stretch
+from lab.measure.planner.queueing import Users
 from lab.measure.planner.service import Seen, Service, fit, line
-from lab.measure.planner.simulator import Users, simulate
+from lab.measure.planner.simulator import closing, simulate
 from lab.measure.summary import Summary
 
 BACKLOG = 0.97
 """A server that answers less than this share of what comes is never idle."""
 CROWD = 2
 """Users for each place in a batch: with so many there is always somebody waiting when a batch is taken."""
-REPLAYED = 2_000
+REPLAYED = 6_000
 """Requests of a block that are replayed."""
 LEAST_INSIDE = 0.05
 """Of what a request took, the server's share that is at least assumed where it was quicker than what is outside."""
@@ -96,10 +100,66 @@ def awake(told: Seen, idle: dict[int, Floats], asleep_s: float) -> Seen:
     return replace(told, woken=woken)
 
 
-def scatter(block: Measured, found: Service) -> Floats:
+@dataclass(frozen=True)
+class Batches:
+    """Of one instance, one after the other: when each began and ended, seconds from the block's start, and its size."""
+
+    start_s: Floats
+    end_s: Floats
+    size: Floats
+
+
+def batches(block: Measured, outside_s: float) -> Batches | None:
+    """Of a block in an open loop or a closed one, by its records: an instance that is free takes whoever waits, as the
+    server's rules say, and is free again when they are answered, most of them together. `outside_s`: what a request
+    spends elsewhere. None of several instances, who work at the same time, and of a block without records."""
+    of = rules(block.model)
+    known = ~np.isnan(block.took_s)
+    if of.instances > 1 or not known.any():
+        return None
+    at_s = block.due_s[known] + outside_s / 2
+    back_s = (block.due_s[known] + block.took_s[known] - outside_s / 2).tolist()
+    most = of.max_batch_size
+    came_s = closing(at_s.tolist(), most, of.delay_s) if most > 1 and of.delay_s > 0 else at_s.tolist()
+    found: list[tuple[float, float, int]] = []
+    free_s, first, n = -np.inf, 0, len(came_s)
+    while first < n:
+        start_s, last = max(free_s, came_s[first]), min(first + most, n)
+        end = first + 1
+        while end < last and came_s[end] <= start_s:
+            end += 1
+        done_s = sorted(back_s[first:end])[(end - first) // 2]
+        if done_s > start_s:  # else they were answered together with those before
+            found.append((start_s, done_s, end - first))
+            free_s = done_s
+        first = end
+    if not found:
+        return None
+    return Batches(*(np.array(column, float) for column in zip(*found, strict=True)))
+
+
+def stretch(made: Batches | None, found: Service, until_s: float) -> Stretch | None:
+    """How the machine's speed moved in the block that made these batches, which lasted `until_s`. None: not known."""
+    if made is None or len(made.size) < 2:
+        return None
+    idle_s = made.start_s - np.r_[-np.inf, made.end_s[:-1]]
+    woken = np.minimum(1.0, idle_s / found.asleep_s)
+    work_s = found.means_s(made.size) + np.where(idle_s > 0, found.wake_s * woken, _handed(made.size, found))
+    return machine_time.measured(made.start_s, made.end_s, work_s, until_s)
+
+
+def _handed(sizes: Floats, found: Service) -> Floats:
+    """The handover that each batch but the first had to wait for."""
+    known, which = np.unique(sizes, return_inverse=True)
+    seconds = np.array([found.handover_s(size) for size in known])[which]
+    return np.asarray(np.r_[0.0, seconds[:-1]], float)
+
+
+def scatter(block: Measured, found: Service, own: Stretch | None = None) -> Floats:
     """How long those took that met nobody, in a quiet block; in a busy one the same stall is seen by many. In an open
     loop without a delay, whoever came when all before were answered was taken alone and at once. Relative to what is
-    expected after such a pause, with a mean of 1, so that the block's own speed is not in it."""
+    expected after such a pause, with a mean of 1, so that the block's own speed is not in it; in the machine's `own`
+    time where that is known."""
     of = rules(block.model)
     gathers = of.delay_s > 0 and of.max_batch_size > 1
     if block.users is not None or of.instances > 1 or gathers or len(block.took_s) < 2 or not _quiet(block.summary):
@@ -112,6 +172,9 @@ def scatter(block: Measured, found: Service) -> Floats:
         return np.empty(0)
     took_s = block.took_s[1:][alone]
     inside_s = np.maximum(took_s - found.outside_s.mean(), LEAST_INSIDE * took_s)
+    if own is not None:
+        start_s = block.due_s[1:][alone] + found.outside_s.mean() / 2
+        inside_s = own.own(start_s + inside_s) - own.own(start_s)
     relative = inside_s / (found.mean_s(1) + found.wake_s * np.minimum(1.0, idle_s[alone] / found.asleep_s))
     return np.asarray(relative / relative.mean(), float)
 

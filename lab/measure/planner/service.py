@@ -6,10 +6,12 @@ The curve comes from Triton's own count of compute time by batch size (`batch_st
 for each size that ran often, and for all others the straight line through them, `fixed_s` (what batching shares) + b ×
 `item_s` (what every request costs in any company). An instance that stood idle has gone to sleep, its caches are cold:
 the first batch after `asleep_s` or longer takes `wake_s` more, one after a shorter pause a part of it. So a server
-computes faster when it is asked more, by a third on some machines. `handover_s`: how much longer than Triton counts as
-compute an instance takes from batch to batch when it always has work. `notice_s`: what Triton's batcher takes to see
+computes faster when it is asked more, by a third on some machines. `handover`: how much longer than Triton counts as
+compute an instance takes from batch to batch when it always has work, as a share, by batch size: a batch of many has
+many answers to send. `notice_s`: what Triton's batcher takes to see
 that a request is there. The time that is no queue and no compute (client, network, Triton's front) is `outside_s`,
-drawn for each request. Nothing here knows of queues: see simulator.py.
+drawn for each request. All of it is in the machine's own time: how fast the machine itself was from moment to moment
+is in `stretches` (machine_time.py). Nothing here knows of queues: see simulator.py.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import numpy as np
 from lab.errors import InputError
 from lab.measure.pace import Floats
 from lab.measure.planner.discrepancy import Rest
+from lab.measure.planner.machine_time import Clock, Stretch
 
 TELLING_WAKE = 0.2
 """Blocks whose shares of waking differ by less than this cannot tell waking from the rest."""
@@ -53,7 +56,10 @@ class Seen:
 
     def times(self, factor: float) -> Seen:
         """The same block on a machine on which every batch takes `factor` times as long."""
-        return replace(self, batch_s={size: seconds * factor for size, seconds in self.batch_s.items()})
+        cycle_s = None if self.cycle_s is None else self.cycle_s * factor
+        return replace(
+            self, batch_s={size: seconds * factor for size, seconds in self.batch_s.items()}, cycle_s=cycle_s
+        )
 
     @property
     def mean_s(self) -> float | None:
@@ -64,19 +70,22 @@ class Seen:
 
 @dataclass(frozen=True)
 class Service:
-    """`spread` and `outside_s` are samples to draw from, each of one or more; the mean of `spread` is 1. `rests`: what
-    all of this left unexplained in the blocks that it was fitted to; planner.py adds it to what it predicts."""
+    """`spread` and `outside_s` are samples to draw from, each of one or more; the mean of `spread` is 1. `stretches`:
+    how the machine's speed moved in measured blocks, as fast as usual in all of them together; none: it never changes.
+    `rests`: what all of this left unexplained in the blocks that it was fitted to; planner.py adds it to what it
+    predicts."""
 
     fixed_s: float
     item_s: float
     spread: Floats
     outside_s: Floats
-    handover_s: float = 0.0
+    handover: tuple[tuple[float, float], ...] = ()
     wake_s: float = 0.0
     asleep_s: float = 0.001
     notice_s: float = 0.0
     curve: tuple[tuple[int, float], ...] = ()
     rests: tuple[Rest, ...] = ()
+    stretches: tuple[Stretch, ...] = ()
 
     def mean_s(self, size: float) -> float:
         """Seconds of a batch of `size` on average, of an instance that is awake."""
@@ -90,6 +99,13 @@ class Service:
         beyond = self.item_s * np.where(sizes > known[-1], sizes - known[-1], np.minimum(sizes - known[0], 0.0))
         return np.asarray(np.maximum(np.interp(sizes, known, seconds) + beyond, 0.0), float)
 
+    def handover_s(self, size: float) -> float:
+        """Seconds after a batch of `size` until its instance is free."""
+        if not self.handover:
+            return 0.0
+        known, shares = zip(*self.handover, strict=True)
+        return self.mean_s(size) * float(np.interp(size, known, shares))
+
     def woken(self, idle_s: float) -> float:
         """The share of `wake_s` that a batch pays after a pause."""
         return min(1.0, idle_s / self.asleep_s)
@@ -101,7 +117,7 @@ class Service:
 
     def capacity_rps(self, size: int, instances: int = 1) -> float:
         """Requests a second of `instances` that never wait and always run batches of `size`."""
-        return instances * size / (self.mean_s(size) + self.handover_s)
+        return instances * size / (self.mean_s(size) + self.handover_s(size))
 
     def scaled(self, factor: float) -> Service:
         """The same server when every batch takes `factor` times as long; what happens outside stays."""
@@ -109,7 +125,6 @@ class Service:
             self,
             fixed_s=self.fixed_s * factor,
             item_s=self.item_s * factor,
-            handover_s=self.handover_s * factor,
             wake_s=self.wake_s * factor,
             curve=tuple((size, seconds * factor) for size, seconds in self.curve),
         )
@@ -119,6 +134,12 @@ class Service:
         added_s = self.wake_s * woken
         curve = tuple((size, seconds + added_s) for size, seconds in self.curve)
         return replace(self, fixed_s=self.fixed_s + added_s, wake_s=0.0, curve=curve)
+
+    def clocks(self, count: int, span_s: float, rng: np.random.Generator, *, batched: bool) -> list[Clock]:
+        """Those of so many machines, each with an order of stretches of its own, of the kind that is asked about where
+        there are such; none where no machine changes."""
+        of = [one for one in self.stretches if one.batched == batched] or self.stretches
+        return [Clock(of, span_s, rng) for _ in range(count)] if of else []
 
     def ratio(self, block: Seen) -> float | None:
         """How many times as long as modelled the block's batches took; None when it counted none."""
@@ -145,19 +166,27 @@ def fit(blocks: Sequence[Seen], spread: Floats | None = None, asleep_s: float = 
     size, seconds, weight, woken = (np.array(column, float) for column in zip(*rows, strict=True))
     fixed_s, item_s, wake_s, curve = _curve(size, seconds, weight, woken)
     outside = [block.outside_s for block in blocks if block.outside_s is not None]
-    handovers = [
-        block.cycle_s - block.mean_s for block in blocks if block.cycle_s is not None and block.mean_s is not None
-    ]
     return Service(
         fixed_s,
         item_s,
         np.ones(1) if spread is None or len(spread) == 0 else spread / spread.mean(),
         np.array([max(0.0, value) for value in outside] or [0.0]),
-        max(0.0, float(np.median(handovers))) if handovers else 0.0,
+        _handover(blocks),
         wake_s,
         asleep_s,
         curve=curve,
     )
+
+
+def _handover(blocks: Sequence[Seen]) -> tuple[tuple[float, float], ...]:
+    """(batch size, share) of the blocks whose instance was never idle, the middle one of those of about one size."""
+    shares: dict[int, list[float]] = {}
+    for block in blocks:
+        if block.cycle_s is not None and block.mean_s is not None:
+            executions = sum(count for _, _, count, _ in block.counted)
+            size = round(sum(size * count for size, _, count, _ in block.counted) / executions)
+            shares.setdefault(size, []).append(max(0.0, block.cycle_s / block.mean_s - 1))
+    return tuple((size, float(np.median(found))) for size, found in sorted(shares.items()))
 
 
 def misfit(service: Service, blocks: Sequence[Seen]) -> float:
@@ -216,3 +245,9 @@ def _least_squares(columns: np.ndarray, seconds: Floats, weight: Floats) -> list
     scale = float(seconds.mean()) or 1.0
     parts, _ = nnls(columns * root[:, None], seconds / scale * root)
     return [float(part) * scale for part in parts]
+
+
+def in_rounds(samples: Floats, count: int, rng: np.random.Generator) -> Floats:
+    """So many draws, of which every len(samples) in a row are all of the samples, in an order of their own."""
+    rounds = -(-count // len(samples))
+    return np.asarray(rng.permuted(np.tile(samples, (rounds, 1)), axis=1).ravel()[:count], float)

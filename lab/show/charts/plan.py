@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from lab.measure.planner.answers import Told
-from lab.measure.planner.calibrated import Point
 from lab.measure.planner.heldout import HeldOut
 from lab.measure.planner.limits import Limit
 from lab.measure.planner.plan_words import ROUTERS
 from lab.measure.planner.prediction import Prediction
-from lab.measure.planner.simulator import Routing
+from lab.measure.planner.queueing import Routing
+from lab.measure.planner.setting import Point
 from lab.measure.words import format_fraction, format_rate, format_seconds, format_setting_s
 from lab.show import theme
 from lab.show.charts.figure import (

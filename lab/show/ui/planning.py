@@ -16,8 +16,9 @@ from lab.measure.cost import THIS_MACHINE, Use
 from lab.measure.cost_words import commitment_label, format_usd
 from lab.measure.planner import answers, limits, plan_words
 from lab.measure.planner.answers import Needed, Told
-from lab.measure.planner.calibrated import Calibrated, Setting
+from lab.measure.planner.calibrated import Calibrated
 from lab.measure.planner.plan_words import ROUTERS
+from lab.measure.planner.setting import Setting
 from lab.measure.prices import Price
 from lab.measure.words import format_count, format_fraction, format_rate, plural
 from lab.run import planning, prices

@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from lab.measure import trace
-from lab.measure.planner.simulator import Rules
+from lab.measure.planner.queueing import Rules
 from lab.measure.trace import Joined, Slow
 from lab.measure.words import format_seconds
 from lab.run import traced

@@ -7,18 +7,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lab.measure.planner import calibrator, heldout
+from lab.measure.planner import calibrator, heldout, seen
 from lab.measure.planner.calibration import Measured, rules
 from lab.measure.planner.calibrator import Tuned
 from lab.measure.planner.heldout import Trust
+from lab.measure.planner.machine_time import Stretch
 from lab.measure.planner.planner import poisson
+from lab.measure.planner.queueing import Users
 from lab.measure.planner.service import Service
-from lab.measure.planner.simulator import Users, simulate
+from lab.measure.planner.simulator import simulate
 from lab.measure.records import OK, REFUSED, Requests, Window
 from lab.measure.summary import summarize
 from lab.spec import Batching, ModelSpec
 
-TRUTH = Service(0.002, 0.0006, np.array([0.9, 1.0, 1.1]), np.array([0.0004, 0.0006]), 0.0, 0.001, 0.003)
+TRUTH = Service(0.002, 0.0006, np.array([0.9, 1.0, 1.1]), np.array([0.0004, 0.0006]), (), 0.001, 0.003)
 """2.6 ms alone and awake, 1 ms more after a pause."""
 SECONDS = 5.0
 
@@ -39,10 +41,11 @@ def block(
     seed: int = 0,
     users: int | None = None,
     refused: int = 0,
+    truth: Service = TRUTH,
 ) -> Measured:
     """What such a server does with it, as a run's records and counters would tell. `refused`: so many requests more
     that are turned away at once."""
-    server = TRUTH.scaled(speed)
+    server = truth.scaled(speed)
     n = round(rate_rps * SECONDS)
     asked = poisson(rate_rps, n, seed) if users is None else Users(users, n)
     found = simulate(asked, rules(spec), server, seed=seed + 1)
@@ -141,6 +144,44 @@ def test_what_replays_leave_is_expected_at_loads_between():
         for one in (server, replace(server, rests=()))
     )
     assert abs(with_it) < 0.1 and abs(with_it) < abs(without)
+
+
+def uneven(seed: int) -> Service:
+    """The same server on a machine that is a third as fast for some 150 ms once or twice a second: its own truth, which
+    is not made of measured stretches."""
+    rng = np.random.default_rng(seed)
+    lasts_s = np.stack([rng.exponential(0.6, 40), rng.uniform(0.1, 0.2, 40)], axis=1).ravel()
+    real_s = np.r_[0.0, lasts_s.cumsum()]
+    own_s = np.r_[0.0, (lasts_s * np.tile([1.2, 0.4], 40)).cumsum()]
+    return replace(TRUTH, stretches=(Stretch(real_s, own_s),))
+
+
+def test_slow_stretches_are_kept_together():
+    """A queue at most of its capacity waits for as long as they last, which the same batches in any order would not."""
+    rates = (100, 160, 230, 260)
+    known = [block(n, model(1), rate, seed=10 * n, truth=uneven(n)) for n, rate in enumerate(rates * 4)]
+    held = [block(100 + n, model(1), 240, seed=500 + n, truth=uneven(50 + n)) for n in range(6)]
+    server = replace(calibrator.service(known), rests=())
+    true_s = np.quantile(np.concatenate([one.latency_s for one in held]), 0.95)
+
+    def off(by: Service) -> float:
+        found = [run.latency_s for one in held for run in heldout.replays(one, by)]
+        return abs(float(np.quantile(np.concatenate(found), 0.95)) / true_s - 1)
+
+    assert off(server) < 0.25 and off(server) < 0.5 * off(replace(server, stretches=()))
+
+
+def test_batches_are_read_out_of_the_answers():
+    """Each answer's time is known, and what came of it: when each batch began and ended."""
+    spec = model(8, 2000)
+    one = block(0, spec, 300, seed=4)
+    found = seen.batches(one, 0.0005)
+    truth = simulate(one.due_s, rules(spec), TRUTH, seed=5)
+    _, first = np.unique(truth.start_s, return_index=True)
+    took_s = (truth.done_s - truth.start_s)[first] - 0.00025
+    assert found is not None and found.size.sum() == pytest.approx(len(one.due_s), rel=0.02)
+    assert len(found.size) == pytest.approx(len(first), rel=0.05)
+    assert (found.end_s - found.start_s).mean() == pytest.approx(took_s.mean(), rel=0.05)
 
 
 def test_neighbours_tell_the_speed(blocks):

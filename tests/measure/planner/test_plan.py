@@ -12,12 +12,13 @@ from lab.errors import InputError
 from lab.measure.floors import Machine
 from lab.measure.planner import accelerators, answers, calibrated, limits, plan_words, scaling
 from lab.measure.planner.accelerators import Accelerator
-from lab.measure.planner.calibrated import Calibrated, Ranges, Setting
+from lab.measure.planner.calibrated import Calibrated
 from lab.measure.planner.heldout import HeldOut, Trust
 from lab.measure.planner.limits import Surroundings
 from lab.measure.planner.prediction import Prediction, SimulatedRun, put_together
 from lab.measure.planner.scaling import Format
 from lab.measure.planner.service import Service, steady
+from lab.measure.planner.setting import Ranges, Setting
 from lab.measure.planner.steps import Steps
 from lab.measure.prices import Price
 from lab.measure.words import format_seconds

@@ -21,8 +21,8 @@ from lab.measure.planner.planner import (
     predict,
     predict_engine,
 )
+from lab.measure.planner.queueing import Rules, Users
 from lab.measure.planner.service import steady
-from lab.measure.planner.simulator import Rules, Users
 from lab.measure.planner.steps import Steps, fit_curve
 from lab.measure.records import Requests, Window
 from lab.measure.summary import Summary, summarize

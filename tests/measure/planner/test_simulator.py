@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from lab.errors import InputError
-from lab.measure.planner.service import Seen, Service, divided, fit, steady
-from lab.measure.planner.simulator import Rules, Users, in_rounds, simulate
+from lab.measure.planner.queueing import Rules, Users
+from lab.measure.planner.service import Seen, Service, divided, fit, in_rounds, steady
+from lab.measure.planner.simulator import simulate
 
 
 def poisson(rate_rps: float, n: int, seed: int = 1) -> np.ndarray:
@@ -130,7 +131,9 @@ def test_without_batches_there_is_nothing_to_calibrate_on():
         fit([Seen({1: 0.010}, {})])
 
 
-SCATTERED = Service(0.004, 0.001, np.array([0.5, 1.0, 1.5]), np.array([0.001, 0.002]), 0.0005, 0.003, 0.010, 0.0002)
+SCATTERED = Service(
+    0.004, 0.001, np.array([0.5, 1.0, 1.5]), np.array([0.001, 0.002]), ((1, 0.1), (4, 0.05)), 0.003, 0.010, 0.0002
+)
 
 
 @pytest.mark.parametrize("rules", [
@@ -171,8 +174,17 @@ def test_an_instance_that_slept_takes_longer_and_one_that_works_does_not():
 
 
 def test_a_handover_holds_the_next_batch_and_not_the_answer():
-    found = simulate(np.array([0.0, 0.0]), Rules(), replace(steady(0.010), handover_s=0.002))
+    found = simulate(np.array([0.0, 0.0]), Rules(), replace(steady(0.010), handover=((1, 0.2),)))
     assert found.done_s == pytest.approx([0.010, 0.022])
+
+
+def test_a_handover_is_found_by_size_and_at_the_pace_of_its_block():
+    alone = Seen({1: 0.010}, {1: 100}, cycle_s=0.0102)
+    full = Seen({8: 0.020}, {8: 100}, cycle_s=0.022)
+    found = fit([alone, full.times(3.0)])
+    assert [found.handover_s(size) for size in (1, 8)] == pytest.approx([0.0002, 0.1 * found.mean_s(8)])
+    assert found.capacity_rps(8) == pytest.approx(8 / (1.1 * 0.060))
+    assert 0.02 < found.handover_s(4) / found.mean_s(4) < 0.1
 
 
 def test_waking_is_told_from_working_where_blocks_differ_in_it():
