@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lab.serve.models import torchao_linear
 from lab.serve.models.decoder import Decoder, Span
@@ -120,6 +121,88 @@ def test_torchao_itself_rounds_alike() -> None:
     x = inputs(20, 160, torch.float32)
     ours = made(matrix, torch.float32, weights_only=False)(x)
     assert relative_rms(ours, torch.nn.functional.linear(x, theirs)) < 0.01
+
+
+def exact_4(rows: int, columns: int, group: int) -> tuple[QuantizedMatrix, torch.Tensor]:
+    """A matrix that bfloat16 holds exactly, and its weights: scales are powers of 2, each group has both ends."""
+    random = np.random.default_rng(3)
+    levels = random.integers(0, 16, (rows, columns // group, group)).astype(np.uint8)
+    levels[..., 0], levels[..., -1] = 0, 15
+    scale = np.exp2(random.integers(-6, 2, levels.shape[:2])).astype(np.float32)
+    zero = random.integers(0, 16, levels.shape[:2]).astype(np.uint8)
+    weight = (levels.astype(np.float32) - zero[..., None]) * scale[..., None]
+    flat = levels.reshape(rows, columns)
+    stored = torch.from_numpy(flat[:, ::2] | flat[:, 1::2] << 4)
+    matrix = QuantizedMatrix(stored, torch.from_numpy(scale), torch.from_numpy(zero))
+    return matrix, torch.from_numpy(weight.reshape(rows, columns))
+
+
+@pytest.mark.parametrize("group", [32, 64, 128, 256])
+def test_a_gpu_is_given_what_torchao_itself_would_give_it(group: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchao's own way to its tensor, from the weights, up to the operator that a CPU lacks: the same nibbles in the
+    same places, the same scales and zeros."""
+    from torchao.quantization import Int4TilePackedTo4dTensor
+
+    matrix, weight = exact_4(16, 2048, group)
+    given: list[tuple[torch.Tensor, int]] = []
+
+    def pack(levels: torch.Tensor, tiles: int) -> torch.Tensor:
+        given.append((levels.clone(), tiles))
+        return torch.zeros((len(levels) // 8, 2 * levels.shape[1] // (16 * tiles), 32, tiles // 2), dtype=torch.int32)
+
+    monkeypatch.setattr(torch.ops.aten, "_convert_weight_to_int4pack", pack)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr(torchao_linear, "_is_on_gpu", lambda tensor: True)
+    theirs = Int4TilePackedTo4dTensor.from_hp(weight.to(torch.bfloat16), [1, group])
+    assert matrix.zero is not None
+    ours = torchao_linear._int4(matrix, matrix.zero, torch.bfloat16)
+    assert torch.equal(given[1][0], given[0][0]) and given[1][1] == given[0][1] and given[1][0].is_contiguous()
+    assert isinstance(ours.weight, Int4TilePackedTo4dTensor)
+    for name in ("scale_and_zero", "qdata"):
+        mine, other = getattr(ours.weight, name), getattr(theirs, name)
+        assert torch.equal(mine, other) and mine.dtype == other.dtype and mine.is_contiguous()
+    assert (ours.weight.block_size, ours.weight.shape) == (theirs.block_size, theirs.shape)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "group"), [(960, 576, 32), (576, 1536, 64), (100, 1280, 256), (8, 1024, 128)]
+)
+def test_4_bits_of_any_size_have_the_shapes_that_a_gpu_wants(
+    rows: int, columns: int, group: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the operators' own rules of shapes and types, without numbers; activations come as a norm gives them, a part
+    of something wider."""
+    monkeypatch.setattr(torchao_linear, "_is_on_gpu", lambda tensor: True)
+    groups = (rows, columns // group)
+    with FakeTensorMode():
+        zero = torch.empty(groups, dtype=torch.uint8)
+        matrix = QuantizedMatrix(torch.empty(rows, columns // 2, dtype=torch.uint8), torch.empty(groups), zero)
+        found = torchao_linear._int4(matrix, zero, torch.bfloat16)
+        shapes = [found(torch.empty(n, 2 * columns, dtype=HALF[0])[:, :columns]) for n in (1, 17, 512)]
+        filled, below = -(-columns // 1024) * 1024, -(-rows // 8) * 8
+        assert found.weight.scale_and_zero.shape == (filled // group, below, 2)  # type: ignore[attr-defined]
+    assert found.bytes == below * filled // 2 + found.scale_bytes and found.scale_bytes == 4 * below * filled // group
+    assert [(y.shape, y.dtype) for y in shapes] == [((n, rows), torch.bfloat16) for n in (1, 17, 512)]
+
+
+@pytest.mark.parametrize("rows", [1, 8, 16, 17, 32, 33])
+def test_a_product_of_bytes_keeps_the_rules_of_a_gpu(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch._int_mm on CUDA: more than 16 rows, multiples of 8, the weight given as the transpose of whole rows."""
+    plain, asked = torch._int_mm, []
+
+    def strict(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        asked.append(len(a))
+        assert len(a) > 16 and a.shape[1] % 8 == 0 and b.shape[1] % 8 == 0
+        assert a.is_contiguous() and b.t().is_contiguous() and a.dtype == b.dtype == torch.int8
+        return plain(a, b)
+
+    matrix, weights = matrix_8()
+    monkeypatch.setattr(torch, "_int_mm", strict)
+    for dtype in (torch.bfloat16, torch.float32):
+        x = inputs(rows, 320, dtype)[:, :160]
+        y = made(matrix, dtype, weights_only=False)(x)
+        assert relative_rms(y, x.double() @ torch.from_numpy(weights).T) < 0.02 and y.dtype == dtype
+    assert asked == 2 * [32, -(-rows // 32) * 32]  # tried first
 
 
 @pytest.mark.parametrize(

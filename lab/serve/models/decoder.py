@@ -88,6 +88,8 @@ class Decoder:
         if kv_cache_precision == "int8":
             kept = f"KV cache in int8 on {device} by torch: keys and values become {NAMES[dtype]} anew in every step"
             self.notes += (f"{kept}, which saves memory and costs time",)
+        if torch.device(device).type == "cuda":
+            torch.cuda.empty_cache()  # what it took to make and try the matrices
 
     @classmethod
     def load(

@@ -126,7 +126,7 @@ def _int4(matrix: QuantizedMatrix, zero: Tensor, dtype: torch.dtype) -> TorchaoL
     size = columns // groups
     if size not in GROUPS:
         raise Unsupported(f"torchao's groups are {', '.join(map(str, GROUPS))}, not {size}")
-    on_gpu = matrix.stored.is_cuda
+    on_gpu = _is_on_gpu(matrix.stored)
     kept = torch.bfloat16 if on_gpu else dtype  # what the kernels want
     scale = matrix.scale.to(kept)
     both = torch.stack((scale, ((8 - zero.float()) * scale.float()).to(kept)), dim=2)  # [rows, groups, 2]
@@ -146,6 +146,10 @@ def _int4(matrix: QuantizedMatrix, zero: Tensor, dtype: torch.dtype) -> TorchaoL
         packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(matrix.levels().int(), 1)
         weight = Int4OpaqueTensor(packed, both, [1, size], torch.Size((rows, columns)))
     return TorchaoLinear(weight, _bytes(packed, both), _bytes(both), dtype)
+
+
+def _is_on_gpu(tensor: Tensor) -> bool:
+    return tensor.is_cuda
 
 
 def _bytes(*tensors: Tensor) -> int:
