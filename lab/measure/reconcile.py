@@ -7,9 +7,14 @@ as many processes: what they wrote adds up, and pages of one file that several o
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from lab.measure.ledger import Ledger
+
+OLDER = {"whole process": "in all"}
+"""What a row was called in the documents of an older lab."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,11 @@ class Row:
         if self.predicted_bytes is None or not self.measured_bytes:
             return None
         return self.predicted_bytes / self.measured_bytes - 1
+
+
+def by_name(rows: Iterable[Mapping[str, Any]] | None) -> dict[str, Mapping[str, Any]]:
+    """The rows of a document's ledger by today's names; {} where it has none."""
+    return {OLDER.get(row["name"], row["name"]): row for row in rows or ()}
 
 
 def reconcile(predicted: Ledger, measured: Measured) -> list[Row]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from lab.measure.formats import is_baseline
 from lab.measure.quality import Quality
+from lab.measure.reconcile import by_name
 from lab.measure.words import NOT_MEASURED, format_bytes, format_fraction, format_seconds
 from lab.run import quality_text
 from lab.run.columns import aligned
@@ -37,9 +38,9 @@ def lines(document: Mapping[str, Any]) -> list[str]:
 
 def _memory(cells: Sequence[Mapping[str, Any]]) -> list[str]:
     """Of each format where it took most."""
-    most: dict[str, dict[str, Any]] = {}
+    most: dict[str, dict[str, Mapping[str, Any]]] = {}
     for cell in cells:
-        rows = {row["name"]: row for row in cell.get("ledger") or ()}
+        rows = by_name(cell.get("ledger"))
         if rows and _whole(rows) > _whole(most.get(cell["format"], {})):
             most[cell["format"]] = rows
     if not most:

@@ -108,7 +108,8 @@ def progress_of(folder: RunFolder, *, each_block: bool) -> dict[str, Any]:
     blocks = sum(event["kind"] == "block_start" for event in folder.events()) if each_block else 0
     state = STATES.get(status.state, (status.state, "gray"))[:2]
     token = json.dumps([status.active, blocks])
-    return {"token": token, "state": state, "phase": status.phase, "progress": status.progress}
+    phase = status.phase if status.phase != state[0] else ""  # said once
+    return {"token": token, "state": state, "phase": phase, "progress": status.progress}
 
 
 def state(_: Request) -> Response:

@@ -11,6 +11,7 @@ from typing import Any
 
 from lab.measure.formats import frontier, main_measure
 from lab.measure.quality import Measure, Quality
+from lab.measure.reconcile import by_name
 from lab.measure.sides import Side
 from lab.show.grid import Grid, middle
 
@@ -49,7 +50,7 @@ def shown(document: Mapping[str, Any], grid: Grid, load: str) -> list[Shown]:
     for level, _ in grid.levels_at(load):
         cells = grid.cells_at(level, load)
         told = document["formats"].get(cells[0]["format"], {})
-        rows = {row["name"]: row for row in cells[0]["ledger"] or ()}
+        rows = by_name(cells[0]["ledger"])
         parts = [(rows.get(name) or {}).get("measured_bytes") for name in ("weights", "scales")]
         found.append(
             Shown(

@@ -96,6 +96,15 @@ class Grid:
         """The levels that are compared with the baseline."""
         return tuple(level for level in self.levels if level != self.baseline)
 
+    def few(self, told: str | None = None, most: int = 4) -> tuple[str, ...]:
+        """At most so many levels to be drawn, in their order: the baseline, the one that is `told` of, the last of the
+        others."""
+        others = self.others()
+        first = [level for level in others if level == told]
+        room = most - 1 - len(first)
+        kept = {self.baseline, *first, *([level for level in others if level != told][-room:] if room > 0 else ())}
+        return tuple(level for level in (self.baseline, *others) if level in kept)
+
     def highest(self, loads: Iterable[str]) -> str:
         """The one of `loads` that asks for most (the highest rate, the longest texts), in whatever order they were
         declared."""

@@ -215,14 +215,15 @@ def _charts(folder: RunFolder, document: dict[str, Any], grid: Grid, slo: Slo) -
     factor = judge["factor"] if judge else None
     primary = judge["primary"] if judge else "goodput_rps"
     load = grid.highest(grid.comparable(document, primary) or grid.loads)
-    shown = (grid.baseline, *grid.others()[-3:]) if judge else grid.levels[:4]
+    told = grid.headline(document, judge)[0] if judge and grid.others() else None
+    shown = grid.few(told) if judge else grid.levels[:4]
     latencies = pooled.latencies(folder, factor, load, shown)
     charts = [percentiles(latencies, grid.baseline, slo.latency_s, load)]
     if judge:
-        pair = (grid.baseline, (grid.others() or grid.levels)[-1])
+        pair = (grid.baseline, told or grid.levels[-1])
         charts.insert(0, batching.throughput_latency(grid, pair, slo.latency_s))
         if path := next(iter(grid.factors), None):
-            charts.insert(0, levels.by_load(grid, document, primary, path, load))
+            charts.insert(0, levels.by_load(grid, document, primary, path, load, told))
         label = metric_label(primary)
         charts.append(levels.effects(document, grid, primary, f"{label[0].upper()}{label[1:]} against {grid.baseline}"))
     else:
@@ -232,7 +233,7 @@ def _charts(folder: RunFolder, document: dict[str, Any], grid: Grid, slo: Slo) -
 
 def _cost(folder: RunFolder, document: dict[str, Any], grid: Grid, price: Price, use: Use, slo: Slo) -> list[Block]:
     judge = folder.document["experiment"]["judge"]
-    shown = (grid.baseline, *grid.others()[-3:]) if judge else grid.levels[:4]
+    shown = grid.few(grid.headline(document, judge)[0] if grid.others() else None) if judge else grid.levels[:4]
     points: dict[str, list[Point]] = {}
     told: list[Block] = [f"Priced as {price_label(price)}; source: {price.source}; certainty {price.certainty}."]
     for level in shown:

@@ -15,6 +15,7 @@ from lab.show.charts.figure import Chart
 from lab.show.report import Block, Code, Report, Table
 from lab.show.svg import svg
 from lab.show.theme import ROLES
+from lab.show.told import laid_out
 
 STATUS = {"answered": "✓ answered", "open": "○ open", "waived": "– waived"}
 STYLE = """
@@ -25,7 +26,8 @@ body { font: 16px/1.5 "Source Sans 3", "Source Sans Pro", system-ui, sans-serif;
   background: var(--surface); max-width: 56rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.7rem; line-height: 1.25; } h2 { font-size: 1.25rem; margin-top: 2.5rem; }
 h3 { font-size: 1rem; margin: 1.6rem 0 0.2rem; }
-.verdict { font-size: 1.15rem; border-left: 4px solid var(--blue); padding-left: 0.9rem; }
+.verdict { border-left: 4px solid var(--blue); padding-left: 0.9rem; } .verdict strong { font-size: 1.15rem; }
+.verdict ul { padding-left: 1.2rem; }
 .quiet, caption, summary { color: var(--muted); font-size: 0.9rem; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 0.85rem; font-variant-numeric: tabular-nums; }
@@ -38,6 +40,8 @@ th, td { text-align: left; padding: 0.25rem 0.9rem 0.25rem 0; border-bottom: 1px
 @media print { .wide td { white-space: normal; } .scroll { overflow: visible; } }
 pre { background: var(--shade); padding: 0.7rem; white-space: pre-wrap; overflow-wrap: anywhere; }
 svg { width: 100%%; height: auto; font-family: inherit; }
+figure { margin: 0.5rem 0; }
+@media screen and (max-width: 44rem) { figure { overflow-x: auto; } svg { min-width: 40rem; } }
 svg .halo { paint-order: stroke; stroke: var(--surface); stroke-width: 3px; }
 dt { font-weight: 600; margin-top: 0.9rem; } dd { margin: 0; } .open { color: var(--vermillion-text); }
 """
@@ -57,7 +61,7 @@ def to_html(report: Report) -> str:
         f"<title>{title}</title><style>{style}</style></head><body><main>",
         f"<h1>{title}</h1>",
         f"<p><strong>Claim:</strong> {html.escape(report.claim)}</p>",
-        f'<p class="verdict">{html.escape(report.verdict)}</p>',
+        *_verdict(report.verdict),
         f'<p class="quiet">Runs: {html.escape(", ".join(report.runs))}. Questions that stay open: {open_}.</p>',
     ]
     for section in report.sections:
@@ -67,6 +71,16 @@ def to_html(report: Report) -> str:
         lines.append("</section>")
     lines.append("</main></body></html>\n")
     return "\n".join(lines)
+
+
+def _verdict(text: str) -> Iterator[str]:
+    first, rest = laid_out(text)
+    yield f'<div class="verdict"><p><strong>{html.escape(first)}</strong></p>'
+    if len(rest) == 1:
+        yield f"<p>{html.escape(rest[0])}</p>"
+    elif rest:
+        yield f"<ul>{''.join(f'<li>{html.escape(one)}</li>' for one in rest)}</ul>"
+    yield "</div>"
 
 
 def _block(block: Block) -> Iterator[str]:
@@ -83,7 +97,7 @@ def _block(block: Block) -> Iterator[str]:
             yield f"<dd>{html.escape(block.answer)} <span class='quiet'>({html.escape(block.code)})</span></dd></dl>"
         case Chart():
             yield f"<h3>{html.escape(block.title)}</h3>"
-            yield f"<figure>{svg(block)}<figcaption class='quiet'>{html.escape(block.alt)}</figcaption></figure>"
+            yield f"<figure>{svg(block)}</figure><p class='quiet'>{html.escape(block.alt)}</p>"
             for note in block.notes:
                 yield f'<p class="quiet">{html.escape(note)}</p>'
             if block.table:

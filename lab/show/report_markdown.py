@@ -13,6 +13,7 @@ from lab.measure.redteam import Question
 from lab.show.charts.figure import Chart
 from lab.show.report import Block, Code, Report, Table
 from lab.show.report_html import STATUS, shown
+from lab.show.told import laid_out
 
 MARKS = re.compile(r"([\\`*_\[\]<>|#!~])")
 MOST_ROWS = 40
@@ -26,8 +27,7 @@ def to_markdown(report: Report) -> str:
         "",
         f"**Claim:** {_plain(report.claim)}",
         "",
-        f"**Verdict:** {_plain(report.verdict)}",
-        "",
+        *_verdict(report.verdict),
         f"Runs: {', '.join(report.runs)}. Questions that stay open: {report.open_questions}.",
     ]
     for section in report.sections:
@@ -35,6 +35,13 @@ def to_markdown(report: Report) -> str:
         for block in section.blocks:
             lines += ["", *_block(block)]
     return "\n".join(lines) + "\n"
+
+
+def _verdict(text: str) -> Iterator[str]:
+    first, rest = laid_out(text)
+    yield from (f"**Verdict:** {_plain(first)}", "")
+    if rest:
+        yield from (*(f"{'- ' if len(rest) > 1 else ''}{_plain(one)}" for one in rest), "")
 
 
 def _block(block: Block) -> Iterator[str]:

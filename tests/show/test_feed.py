@@ -114,3 +114,9 @@ def test_progress_is_another_text_only_once_there_is_something_to_build(empty_ho
     assert feed.progress_of(folder, each_block=True)["token"] != by_block["token"]
     folder.set_status("done")
     assert feed.progress_of(folder, each_block=False)["token"] != first["token"]
+
+
+def test_a_state_that_is_its_own_phase_is_said_once(empty_home: Path) -> None:
+    folder = load_run(phase="starting", state="starting")
+    found = feed.progress_of(folder, each_block=False)
+    assert (found["state"][0], found["phase"]) == ("starting", "")

@@ -155,3 +155,12 @@ def test_without_its_word_they_open_on_the_best_at_the_highest_load() -> None:
     assert Grid.of(lower, "model.batching").headline(lower, {**JUDGE, "expect": "lower"})[0] == "5 ms delay"
     nothing = judged(None)
     assert Grid.of(nothing, "model.batching").headline(nothing, JUDGE) == ("2 ms delay", "120 % of saturation")
+
+
+def test_of_many_levels_the_one_that_is_told_of_is_among_those_drawn() -> None:
+    delays = [None, *({"max_batch_size": 32, "max_queue_delay_us": us} for us in (1000, 2000, 3000, 4000, 5000))]
+    grid = Grid.of({**DOCUMENT, "cells": [cell(one, 0.1, 0, 1.0) for one in delays]}, "model.batching")
+    assert grid.few() == ("batching off", "3 ms delay", "4 ms delay", "5 ms delay")
+    assert grid.few("1 ms delay") == ("batching off", "1 ms delay", "4 ms delay", "5 ms delay")
+    assert grid.few("5 ms delay", 2) == ("batching off", "5 ms delay")
+    assert grid.few("batching off") == grid.few()

@@ -41,6 +41,15 @@ def test_requirements_are_in_the_link_and_nothing_asked_is_not_ready(full_home: 
     assert "open" in words(app).lower() and "Not ready" in words(app)  # a sceptic still asks
 
 
+def test_what_the_verdict_begins_with_is_reviewed_until_another_is_chosen(full_home: Path) -> None:
+    app = open_page("batching", run=DONE)
+    told = [app.segmented_control(key=key).value for key in ("b_level", "b_load")]
+    app = open_page("review", run=DONE)
+    assert [app.selectbox(key=key).value for key in ("v_level", "v_load")] == told
+    app = open_page("review", run=DONE, v_level="batching off")
+    assert [app.selectbox(key=key).value for key in ("v_level", "v_load")] == ["batching off", told[1]]
+
+
 def test_a_waiver_needs_a_name_and_a_reason(full_home: Path) -> None:
     app = open_page("review", run=DONE, v_rate="1")
     before = int(app.metric[2].value)

@@ -24,17 +24,18 @@ CALLED = {
 }
 
 
-def by_load(grid: Grid, document: dict[str, Any], metric: str, path: str, load: str) -> Chart:
+def by_load(grid: Grid, document: dict[str, Any], metric: str, path: str, load: str, told: str | None = None) -> Chart:
     """One row a level of the factor at `path` (all others as at `load`), one mark a level of the judged factor, and
-    over the last one's mark its ratio to the baseline. Bars are the ratio's 95 % interval, laid on the baseline's
-    figure; with repeats a mark is what the verdict pooled."""
+    over the mark of the one that is `told` of (else the last) its ratio to the baseline. Bars are the ratio's 95 %
+    interval, laid on the baseline's figure; with repeats a mark is what the verdict pooled."""
     unit, scale = unit_of(metric)
     name = metric_label(metric)
     title = f"{name[0].upper()}{name[1:]} by {CALLED.get(path.rpartition('.')[2], 'load')}"
     rows = [(brief(words), at) for words, at in grid.along(path, load)]
     rows = [(words, at) for words, at in rows if grid.at(grid.baseline, at)]
     table: dict[str, list[Any]] = {"load": [], "level": [], f"{name}, {unit}": [], "ratio": [], "low": [], "high": []}
-    shown = (grid.baseline, *grid.others()[-3:])
+    shown = grid.few(told)
+    main = told if told in shown else shown[-1]
     traces: list[dict[str, Any]] = []
     takeaways: list[str] = []
     notes: list[str] = []
@@ -44,7 +45,7 @@ def by_load(grid: Grid, document: dict[str, Any], metric: str, path: str, load: 
         style = theme.BASELINE if level == grid.baseline else next(styles)
         marks = []
         for words, at in rows:
-            value = grid.figure(level, at, metric, shown[-1])
+            value = grid.figure(level, at, metric, main)
             effect = grid.effect(document, level, at, metric) or {}
             append(table, words, level, _scaled(value, scale), *(effect.get(k) for k in ("ratio", "ci_low", "ci_high")))
             if value is None:
@@ -54,9 +55,9 @@ def by_load(grid: Grid, document: dict[str, Any], metric: str, path: str, load: 
             low, high = _bounds(value, effect)
             largest = max(largest, high * scale)
             marks.append(
-                (words, value * scale, low * scale, high * scale, _effect(effect, metric) if level == shown[-1] else "")
+                (words, value * scale, low * scale, high * scale, _effect(effect, metric) if level == main else "")
             )
-            if level == shown[-1]:
+            if level == main:
                 takeaways.append(_takeaway(words, level, value, effect, metric, grid))
         if marks:
             traces.append(_marks(level, marks, style, unit))

@@ -17,6 +17,7 @@ from lab.measure.answers import all_equal
 from lab.measure.words import NOT_MEASURED, format_metric, metric_label
 from lab.run.folder import RunFolder
 from lab.run.text import doubt
+from lab.show.bets import Bet
 from lab.show.charts import levels
 from lab.show.charts.figure import Chart
 from lab.show.grid import Grid, brief, forbidding, why_missing
@@ -104,6 +105,8 @@ def _waiting(topic: Topic, folder: RunFolder) -> None:
             drawn = topic.meanwhile(folder)
             with st.container(border=True):
                 recording.progress(folder, reads.run_lines.clear, each_block=bool(drawn), key="ab_progress")
+                if bet := Bet.of(folder.document):
+                    st.caption(f"Your bet on it: {bet.words}.")
                 st.page_link(
                     "pages/live.py", label="Watch it", icon=":material/monitoring:", query_params={"run": folder.run_id}
                 )

@@ -101,9 +101,11 @@ def of_run(folder: RunFolder, price: Price, use: Use, slo: Slo) -> None:
     if not grid.levels:
         st.info("No cell of this run was measured, so there is nothing to divide a price by.", icon=":material/info:")
         return
-    shown = (grid.baseline, *grid.others()[-3:]) if judge else grid.levels[:4]
-    points = {level: _points(grid, level, price, use, slo) for level in shown}
+    every = (grid.baseline, *grid.others()) if judge else grid.levels
+    points = {level: _points(grid, level, price, use, slo) for level in every}
     best = _cheapest(points)
+    shown = grid.few(best and best[0]) if judge else grid.levels[:4]
+    points = {level: points[level] for level in shown}
     place, summary = _at(grid, best, shown)
     found = cost.cost(summary, price, use)
     told = sentence(found, slo, summary.get("slo_attainment_fraction"))

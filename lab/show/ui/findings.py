@@ -74,7 +74,7 @@ def _crowded(seen: Seen) -> str:
 def kv_cache_happened(seen: Seen) -> list[Chart]:
     return [
         tokens.along_the_answer(seen.records("along"), seen.grid.baseline, seen.load),
-        levels.by_load(seen.grid, seen.document, seen.primary, "workload.output_tokens", seen.load),
+        levels.by_load(seen.grid, seen.document, seen.primary, "workload.output_tokens", seen.load, seen.level),
         tokens.answer_time(seen.grid, seen.load),
         memory.held(seen.records("held"), seen.grid.baseline, _bytes_per_token(seen)),
     ]
@@ -108,7 +108,7 @@ def scheduling_happened(seen: Seen) -> list[Chart]:
     beside = grid.others()[-2:] or grid.levels[:1]
     stretches = seen.records("stretches", beside)
     return [
-        levels.by_load(grid, seen.document, seen.primary, path, seen.load),
+        levels.by_load(grid, seen.document, seen.primary, path, seen.load, seen.level),
         percentiles(seen.records("first_tokens"), grid.baseline, seen.limit_s("ttft_s"), seen.load, FIRST_TOKEN),
         *(slots.slots(stretch, level, seen.load) for level, stretch in stretches.items()),
     ]

@@ -14,15 +14,13 @@ from typing import Literal
 import streamlit as st
 
 from lab.measure.words import join, plural
-from lab.show import tracks
+from lab.show import told, tracks
 from lab.show.tracks import HIDEABLE, Halt, Track
-from lab.show.ui.words import plain, sentences
+from lab.show.ui.words import plain
 
 TRACK, HIDE, STEP = "track", "hide", "step"
 BEGAN = "track_began"
 CLOCK_S = 30.0
-FEW = 2
-"""Sentences that are read as one paragraph."""
 UNTOLD = "What was found is hidden by this link (hide=verdicts): read the charts, and say it yourself."
 PAGES = [path.stem for path in (Path(__file__).parents[3] / "pages").glob("*.py")]
 
@@ -55,11 +53,11 @@ def finding(text: str) -> None:
 
 
 def headline(text: str) -> None:
-    """The first sentence large; what follows it below, one a line where that is more than FEW sentences."""
-    first, *rest = sentences(text) or [""]
+    """The first sentence large; what follows it below, as a list where that is long."""
+    first, rest = told.laid_out(text)
     st.markdown(f"#### {plain(first)}")
     if rest:
-        st.markdown(plain(" ".join(rest) if len(rest) <= FEW else "\n".join(f"- {one}" for one in rest)))
+        st.markdown(plain(rest[0] if len(rest) == 1 else "\n".join(f"- {one}" for one in rest)))
 
 
 def visibility(page: str) -> Literal["visible", "hidden"]:

@@ -120,7 +120,7 @@ def _reviewed() -> Reviewed | None:
     if not grid.levels:
         st.info("No cell of this run was measured, so it is no evidence for anything.", icon=":material/info:")
         return None
-    level, load = _setting(grid)
+    level, load = _setting(grid, *(grid.headline(document, judge) if judge and grid.others() else (None, None)))
     summary = cost.typical(grid.at(level, load))
     if summary is None:
         st.info(f"{level} was not measured at {load}; choose another load.", icon=":material/info:")
@@ -167,15 +167,15 @@ def _slides(found: Reviewed) -> list[presenting.Slide]:
     ]
 
 
-def _setting(grid: Grid) -> tuple[str, str]:
-    """The level and the load that the evidence is from."""
+def _setting(grid: Grid, told: str | None, decides: str | None) -> tuple[str, str]:
+    """The level and the load that the evidence is from; at first those of the verdict's headline, `told` and `decides`,
+    where there is one."""
     left, right = st.columns(2)
-    others = grid.others() or grid.levels
-    level = left.selectbox(
-        "Setting", grid.levels, index=grid.levels.index(others[-1]), key="v_level", bind="query-params"
-    )
-    loads = [load for load in grid.loads if grid.at(level, load)]
-    load = right.selectbox("Measured at", loads or grid.loads, key="v_load", bind="query-params")
+    first = told or (grid.others() or grid.levels)[-1]
+    level = left.selectbox("Setting", grid.levels, index=grid.levels.index(first), key="v_level", bind="query-params")
+    loads = [load for load in grid.loads if grid.at(level, load)] or grid.loads
+    place = loads.index(decides) if decides is not None and decides in loads else 0
+    load = right.selectbox("Measured at", loads, index=place, key="v_load", bind="query-params")
     return level, load
 
 

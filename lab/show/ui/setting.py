@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from lab.measure.planner.calibrated import Calibrated, Setting
+from lab.measure.planner.calibrated import Calibrated
+from lab.measure.planner.setting import Setting
 from lab.measure.words import format_fraction, format_setting_s, objective_label, plural
 from lab.run import accelerators
 from lab.spec import Slo
@@ -38,16 +39,17 @@ def controls(model: Calibrated, own: Slo) -> tuple[Setting, Slo, float]:
         None,
         key="p_ms",
         bind="query-params",
-        placeholder=f"as the run: {format_fraction(own.percentile)} within {objective_label(own)}",
+        placeholder="as the run",
+        help=f"Empty: the run's own objective, {format_fraction(own.percentile)} within {objective_label(own)}.",
     )
     spare = first[2].slider("Headroom, %", 0, 100, 20, 5, key="p_head", bind="query-params")
-    second = st.columns(5)
-    size = second[0].select_slider(
+    second = iter(st.columns(4 if model.is_engine else 5))
+    size = next(second).select_slider(
         "Batch of up to", SIZES, _nearest(model), key="p_batch", bind="query-params", format_func=str
     )
     delay_s: float | None = None
     if not model.is_engine:
-        delay_ms = second[1].select_slider(
+        delay_ms = next(second).select_slider(
             "Queue delay, ms",
             DELAYS_MS,
             _delay(model),
@@ -57,12 +59,12 @@ def controls(model: Calibrated, own: Slo) -> tuple[Setting, Slo, float]:
         )
         delay_s = delay_ms / 1e3
     own_precision = model.precisions.index(model.model.precision)
-    precision = second[2].selectbox(
+    precision = next(second).selectbox(
         "Precision", model.precisions, own_precision, key="p_precision", bind="query-params"
     )
-    replicas = second[3].slider("Replicas", 1, MOST_REPLICAS, 1, key="p_replicas", bind="query-params")
+    replicas = next(second).slider("Replicas", 1, MOST_REPLICAS, 1, key="p_replicas", bind="query-params")
     names = [HERE, *(row.name for row in accelerators.catalogue())] if model.is_engine and model.machine else [HERE]
-    name = second[4].selectbox(
+    name = next(second).selectbox(
         "Accelerator",
         names,
         key="p_acc",

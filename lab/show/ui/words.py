@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -44,11 +43,6 @@ def why_ended(status: Status, document: Mapping[str, Any]) -> str:
     its last word."""
     said = str(document.get("ending") or status.message or f"The run is {state_word(status.state)}").rstrip(".")
     return f"{said[0].upper()}{said[1:]}."
-
-
-def sentences(text: str) -> list[str]:
-    """The sentences of a verdict, each with its full stop; figures and units hold none that a capital follows."""
-    return [one for one in re.split(r"(?<=[.!?]) (?=[A-Z0-9])", text.strip()) if one]
 
 
 def plain(text: str) -> str:
