@@ -41,10 +41,11 @@ from benchmarks.table import Row, main, say
 from lab.measure import ledger
 from lab.measure.floors import Machine
 from lab.measure.percentile import needed, percentile
-from lab.measure.planner import answers, calibration, heldout, limits, scaling
+from lab.measure.planner import answers, heldout, limits, scaling
 from lab.measure.planner.calibrated import Calibrated
 from lab.measure.planner.calibration import Measured
 from lab.measure.planner.calibrator import Calibrator
+from lab.measure.planner.engine_calibrator import EngineCalibrator, engine_steps
 from lab.measure.planner.heldout import Trust
 from lab.measure.planner.limits import Surroundings
 from lab.measure.planner.prediction import SimulatedRun, put_together
@@ -158,8 +159,11 @@ def _batches(every: Sequence[Measured]) -> Predict:
 
 
 def _engine(every: Sequence[Measured], machine: Machine) -> Predict:
+    calibrator = EngineCalibrator(every)
+    tuned = calibrator.tune([one.number for one in every])
+
     def predict(one: Measured, near: Sequence[Measured]) -> Steps:
-        steps = calibration.engine_steps(every, near)
+        steps = calibrator.steps(near=[block.number for block in near], tuned=tuned)
         if one.model.precision != every[0].model.precision:
             here, there = (_format(model, every) for model in (every[0].model, one.model))
             steps, _ = scaling.in_precision(steps, here, there, machine)
@@ -170,11 +174,12 @@ def _engine(every: Sequence[Measured], machine: Machine) -> Predict:
 
 def _format(model: ModelSpec, every: Sequence[Measured]) -> Format:
     """Of the measured precision by the engine's own word, of another by the ledger: nothing of it was measured."""
-    predicted = ledger.predict(weights.model_config(model), model)
+    config = weights.model_config(model)
+    predicted, elements = ledger.predict(config, model), ledger.layer_elements(config)
     told = next((b.summary.engine_weight_bytes for b in every if b.model.precision == model.precision), None)
     size = told or predicted["weights"].size_bytes + predicted["scales"].size_bytes
     precision: Precision = model.precision
-    return Format(precision, size, predicted.kv_bytes_per_token, predicted=told is None)
+    return Format(precision, size, predicted.kv_bytes_per_token, elements, predicted=told is None)
 
 
 def _to_plan_with(every: Sequence[Measured]) -> Calibrated:
@@ -182,7 +187,7 @@ def _to_plan_with(every: Sequence[Measured]) -> Calibrated:
     ranges = Ranges((1.0, 1.0), 1.0, frozenset(), (last.model.precision,))
     model = Calibrated(last.model, ranges, Trust((), {}))
     if last.model.family == "llm":
-        steps = {last.model.precision: calibration.engine_steps(every)}
+        steps = {last.model.precision: engine_steps(every)}
         return replace(model, steps=steps, prompt_tokens=int(last.prompt_tokens.max()), output_tokens=(8, 32))
     return replace(model, services={last.model.precision: Calibrator(every).service()})
 

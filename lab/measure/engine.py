@@ -28,6 +28,8 @@ COUNTERS = {
     "engine_batch_mean": "engine_output_tokens",
     "step_mean_s": "engine_steps",
     "prefill_fraction": "engine_prefill_seconds",
+    "prefill_step_mean_s": "engine_prefill_steps",
+    "prefill_tokens_mean": "engine_prefill_steps",
     "engine_busy_fraction": "engine_decode_seconds",
 }
 """Fields that come from the growth of counters, of which this is one."""
@@ -53,6 +55,7 @@ def engine_figures(
 
     decode_s, prefill_s = grown.get("engine_decode_seconds"), grown.get("engine_prefill_seconds")
     written = grown.get("engine_output_tokens")
+    reads, read = grown.get("engine_prefill_steps"), grown.get("engine_prefill_tokens")
     steps, computed_s = grown.get("engine_steps"), (decode_s or 0.0) + (prefill_s or 0.0)
     figures = EngineFields(
         engine_running_mean=gauge("engine_running_mean", _mean),
@@ -70,6 +73,8 @@ def engine_figures(
         prefill_fraction=prefill_s / computed_s
         if prefill_s is not None and decode_s is not None and computed_s
         else None,
+        prefill_step_mean_s=prefill_s / reads if prefill_s is not None and reads else None,
+        prefill_tokens_mean=read / reads if read is not None and reads else None,
         engine_busy_fraction=min(1.0, computed_s / seconds) if decode_s is not None and seconds else None,
     )
     sources = GAUGES | COUNTERS

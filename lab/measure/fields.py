@@ -130,6 +130,7 @@ class EngineFields:
     engine_batch_mean                          answers that shared a step, mean over steps: tokens written ÷ steps
     step_mean_s                                seconds of decoding a step, whatever the number of requests in it
     prefill_fraction                           of the seconds that the engine computed, the share spent on prompts
+    prefill_step_mean_s, prefill_tokens_mean   of a step that reads prompts the seconds this takes, and their tokens
     engine_busy_fraction                       of the window the share in which the engine computed
     prompt_cached_fraction                     of the prompts' tokens, those that a prefix cache had: by what an OpenAI
                                                server tells with its answers, over the whole block
@@ -148,6 +149,8 @@ class EngineFields:
     engine_batch_mean: float | None = None
     step_mean_s: float | None = None
     prefill_fraction: float | None = None
+    prefill_step_mean_s: float | None = None
+    prefill_tokens_mean: float | None = None
     engine_busy_fraction: float | None = None
     prompt_cached_fraction: float | None = None
 

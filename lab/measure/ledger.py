@@ -231,6 +231,11 @@ def _matrices(config: Mapping[str, Any]) -> list[tuple[int, int]]:
     ]
 
 
+def layer_elements(config: Mapping[str, Any]) -> int:
+    """Weights that each token of a prompt is multiplied with: the layers'. The head sees only the last one."""
+    return _elements(config)[0]
+
+
 def _elements(config: Mapping[str, Any]) -> tuple[int, int, int, int]:
     """(weights of the layers' matrices, of embedding and head, of the norms, rows of the layers' matrices)."""
     hidden, count, matrices = config["hidden_size"], config["num_hidden_layers"], _matrices(config)

@@ -21,6 +21,7 @@ from lab.measure.floors import Machine
 from lab.measure.planner import calibration, calibrator, heldout
 from lab.measure.planner.calibrated import Calibrated, mean
 from lab.measure.planner.calibration import Measured
+from lab.measure.planner.engine_calibrator import engine_steps
 from lab.measure.planner.heldout import Trust
 from lab.measure.planner.limits import CHUNK_BYTES, TOKEN_BYTES, WIRE_BYTES, Surroundings
 from lab.measure.planner.scaling import Format
@@ -184,7 +185,7 @@ def _calibrated(folder: RunFolder, blocks: Sequence[Measured], trust: Trust) -> 
         precision = family[0].model.precision
         try:
             if engine:
-                steps.setdefault(precision, calibration.engine_steps(family))
+                steps.setdefault(precision, engine_steps(family))
             else:
                 services.setdefault(precision, calibrator.service(family))
         except InputError:  # blocks that say nothing of this one
@@ -238,14 +239,14 @@ def _formats(limits: Mapping[str, Any], blocks: Sequence[Measured], usual: Model
     for precision in PRECISIONS["llm"]:
         try:
             spec = parse(ModelSpec, {**usual.model_dump(), "precision": precision, "quantizer": "rtn"})
-            predicted = ledger.predict(limits["config"], spec)
+            predicted, elements = ledger.predict(limits["config"], spec), ledger.layer_elements(limits["config"])
         except (InputError, KeyError):
             continue
         told = next((b.summary.engine_weight_bytes for b in blocks if b.model.precision == precision), None)
         of_all = told or predicted["weights"].size_bytes + predicted["scales"].size_bytes
         size = of_all / spec.instances  # a step is one instance's, which reads weights of its own
         precision = cast(Precision, precision)
-        found[precision] = Format(precision, size, predicted.kv_bytes_per_token, predicted=told is None)
+        found[precision] = Format(precision, size, predicted.kv_bytes_per_token, elements, predicted=told is None)
     return found
 
 

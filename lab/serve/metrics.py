@@ -75,6 +75,7 @@ ENGINE_FAMILIES = (
     "lab_engine_decode_seconds",
     "lab_engine_prefill_seconds",
     "lab_engine_prefill_tokens",
+    "lab_engine_prefill_steps",
     "lab_engine_output_tokens",
     "lab_engine_preemptions",
     "lab_engine_cancelled",

@@ -43,6 +43,17 @@ def test_means_of_gauges_and_growth_of_counters(server_table):
     assert (engine.engine_weight_bytes, engine.engine_cache_bytes) == (269e6, 188e6)
 
 
+def test_steps_that_read_have_a_mean_of_their_own(server_table):
+    told = (
+        {"engine_prefill_tokens": 16, "engine_prefill_steps": 1},
+        {"engine_prefill_tokens": 96, "engine_prefill_steps": 5},
+    )
+    table = server_table({0: counters(1, 0.0, 0.1, **told[0]), 500: counters(9, 1.0, 0.3, **told[1])}, "llm")
+    engine = server_delta(table, "llm", 0, 500 * MS).engine
+    assert engine.prefill_step_mean_s == pytest.approx(0.2 / 4)  # four more of them
+    assert engine.prefill_tokens_mean == pytest.approx(80 / 4)
+
+
 def test_answers_share_a_step_as_often_as_tokens_come_out_of_it(server_table):
     """8 answers over 100 steps, then one alone over 100 more: 900 tokens in 200 steps, whatever the gauge shows at the
     three moments at which it is read, an idle one among them."""

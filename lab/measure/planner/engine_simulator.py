@@ -1,9 +1,9 @@
 """A language model's engine, step by step: which answers share a step, and what each of them waits for.
 
 The rules are those of lab/serve/models/engine.py with a cache: first come, first served; a step writes one token for
-each answer whose prompt is read, then reads at most `prefill_tokens` of the prompts that are not; "one" and "static"
-let nobody in until all are through, and a static batch computes the places of those that ended. What a step takes is in
-steps.py.
+each answer whose prompt is read, then reads at most `prefill_tokens` of the prompts that are not, and what it gave
+leaves at its end; "one" and "static" let nobody in until all are through, and a static batch computes the places of
+those that ended. What a step takes is in steps.py.
 
 Between two changes of who runs, steps differ only by the tokens that were written meanwhile, so they are computed
 together. The clock is simulated. Preemption is not: a cache with less room than its slots is refused.
@@ -193,8 +193,8 @@ class _Engine:
                     return
                 self._now = max(self._now, arrives_s)
             self._admit(there_s)
-            self._write(until_s, there_s)
-            self._read()
+            for answer in self._write(until_s, there_s) + self._read():
+                self._give(answer)
 
     def _admit(self, there_s: float) -> None:
         if self._running and self._rules.scheduler != "continuous":
@@ -204,16 +204,18 @@ class _Engine:
             if self._log.due_s[number] + there_s > self._now:
                 break
             self.coming.popleft()
+            if self._running:
+                self._now += self._cost.intake_s
             self._log.start_s[number] = self._now
             prompt, output = self._log.prompt_tokens[number], self._log.output_tokens[number]
             self._running.append(_Answer(number, prompt, 0, output))
         self._static_rows = len(self._running) if self._rules.scheduler == "static" else 0
 
-    def _write(self, until_s: float, there_s: float) -> None:
+    def _write(self, until_s: float, there_s: float) -> list[_Answer]:
         """One token for each answer that is read; as many steps as pass until somebody leaves, comes or is read."""
         ready = [answer for answer in self._running if not answer.unread]
         if not ready:
-            return
+            return []
         rows, held = max(len(ready), self._static_rows), sum(answer.held for answer in ready)
         count = 1 if len(ready) < len(self._running) else min(answer.left for answer in ready)
         cost = self._cost
@@ -225,16 +227,17 @@ class _Engine:
         elif self._rules.scheduler == "continuous" and len(self._running) < self._slots:
             next_s = self._log.due_s[self.coming[0]] + there_s if self.coming else math.inf
             count = min(count, _steps_until(min(next_s, until_s) - self._now, took_s, longer_s))
-        first_s = self._now + took_s
         stretch_s = count * took_s + longer_s * count * (count - 1) / 2
         self._now += stretch_s
         self.stretches.append((stretch_s, len(ready), count))
         for answer in ready:
             answer.held += count
-            self._give(answer, count, first_s)
+            answer.left -= count
         self.most_held = max(self.most_held, held + count * len(ready))
+        return ready
 
-    def _read(self) -> None:
+    def _read(self) -> list[_Answer]:
+        """Those whose prompts this reads to their ends, which gives their first token."""
         budget = self._rules.prefill_tokens
         read: list[_Answer] = []
         for answer in self._running:  # in order of arrival, as they were admitted
@@ -245,24 +248,24 @@ class _Engine:
                 budget -= take
                 read.append(answer)
         if not read:
-            return
+            return []
         tokens = self._rules.prefill_tokens - budget
         took_s = self._cost.read_fixed_s + tokens * self._cost.read_token_s
         if len(self._cost.spread) > 1:
             took_s *= float(self._rng.choice(self._cost.spread))
         self._now += took_s
         self.read_s += took_s
-        self.most_held = max(self.most_held, sum(answer.held for answer in self._running))
-        for answer in read:
-            if not answer.unread:
-                self._give(answer, 1, self._now)
+        self.most_held = max(self.most_held, sum(answer.held for answer in self._running if answer.left))
+        done = [answer for answer in read if not answer.unread]
+        for answer in done:
+            answer.left -= 1
+        return done
 
-    def _give(self, answer: _Answer, tokens: int, first_s: float) -> None:
-        """So many tokens more for it by now, the first of them at `first_s`."""
+    def _give(self, answer: _Answer) -> None:
+        """What the step that ends now has for it."""
         back_s = self._cost.outside_s / 2
-        answer.left -= tokens
         if math.isnan(self._log.first_s[answer.number]):
-            self._log.first_s[answer.number] = first_s + back_s
+            self._log.first_s[answer.number] = self._now + back_s
         if answer.left == 0:
             self._log.done_s[answer.number] = self._now + back_s
             self._running.remove(answer)

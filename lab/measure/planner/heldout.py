@@ -12,8 +12,9 @@ one cell are compared with each other: no model can be closer than the machine i
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -21,14 +22,13 @@ from lab.errors import InputError
 from lab.measure.pace import Floats
 from lab.measure.planner import calibration
 from lab.measure.planner.calibration import Measured
-from lab.measure.planner.calibrator import Calibrator, Tuned
-from lab.measure.planner.engine_simulator import Asked
+from lab.measure.planner.calibrator import Calibrator
+from lab.measure.planner.engine_calibrator import AGAIN, EngineCalibrator, asked, filled
 from lab.measure.planner.planner import capacity_rps, error, simulated_engine_run, simulated_run
 from lab.measure.planner.prediction import Prediction, SimulatedRun, put_together
 from lab.measure.planner.queueing import Users
 from lab.measure.planner.service import Service
 from lab.measure.planner.steps import Steps
-from lab.measure.records import Int64s
 from lab.spec import ModelSpec, Slo
 
 MOST_USED = 0.85
@@ -38,8 +38,6 @@ FOLDS = 4
 RUNS = 8
 """Replays of an open loop's block, with draws of their own, that a prediction of it is put together from. A closed
 loop's, which are slow, are of many more requests each."""
-AGAIN = 2
-"""Times as many requests as were counted that the users of a closed loop have: the model may be quicker."""
 BESIDE = 4
 """Blocks around one that tell how fast the machine was."""
 FEW = 20
@@ -119,28 +117,36 @@ def trust(blocks: Sequence[Measured], slo: Slo | None = None) -> Trust:
     tune is tuned anew for each of FOLDS parts of the run, on all but that part."""
     found: list[HeldOut] = []
     for family in families(blocks):
-        calibrator = None if family[0].model.family == "llm" else Calibrator(family)
+        calibrator = (EngineCalibrator if family[0].model.family == "llm" else Calibrator)(family)
         for part in np.array_split(np.arange(len(family)), min(FOLDS, len(family))):
             rest = [family[place] for place in range(len(family)) if place not in part]
-            tuned = None
+            tuned: Tuned | None = None
             for block in (family[place] for place in part):
                 if block.reference or not len(block.due_s) or block.summary.latency_p50_s is None or not rest:
                     continue
-                if calibrator is not None and tuned is None:
-                    tuned = calibrator.tune([other.number for other in rest])
-                found += _held_out(block, [b for b in family if b.number != block.number], calibrator, tuned, slo)
+                if tuned is None:
+                    tuned = _tuned(calibrator, [other.number for other in rest])
+                found += _held_out(block, [b for b in family if b.number != block.number], tuned, slo)
     return Trust(tuple(sorted(found, key=lambda h: (h.number, not h.fitted))), _noise(blocks))
 
 
-def _held_out(
-    block: Measured, others: Sequence[Measured], calibrator: Calibrator | None, tuned: Tuned | None, slo: Slo | None
-) -> list[HeldOut]:
+Tuned = Callable[[Sequence[int], Sequence[int]], Service | Steps]
+"""A calibrated server, by the numbers of the blocks that give its shape and of those that give its speed."""
+
+
+def _tuned(calibrator: Calibrator | EngineCalibrator, among: Sequence[int]) -> Tuned:
+    if isinstance(calibrator, EngineCalibrator):
+        return partial(calibrator.steps, tuned=calibrator.tune(among))
+    return partial(calibrator.service, tuned=calibrator.tune(among))
+
+
+def _held_out(block: Measured, others: Sequence[Measured], tuned: Tuned, slo: Slo | None) -> list[HeldOut]:
     strangers = [other for other in others if setting(other.model) != setting(block.model)]
     found = []
     for fitted, known in ((True, others), (False, strangers)):
         if not known or (fitted and len(strangers) == len(others)):
             continue
-        server = _server(block, known, calibrator, tuned)
+        server = _server(block, known, tuned)
         if server is None:
             continue
         predicted, measured = replay(block, server, slo), block.summary.to_dict()
@@ -155,7 +161,7 @@ def capacity(block: Measured, server: Service | Steps) -> float:
     """Requests a second that the server could answer if they were like the block's."""
     if isinstance(server, Service):
         return capacity_rps(server, calibration.rules(block.model))
-    tokens = [float(_filled(counts).mean()) for counts in (block.prompt_tokens, block.output_tokens)]
+    tokens = [float(filled(counts).mean()) for counts in (block.prompt_tokens, block.output_tokens)]
     return capacity_rps(server, calibration.engine_rules(block.model), *tokens)
 
 
@@ -176,20 +182,12 @@ def replays(
     if isinstance(server, Service):
         arrivals, rules = _arrivals(block), calibration.rules(of)
         return [simulated_run(arrivals, rules, server, one, block.window_s) for one in seeds]
-    asked, engine = _asked(block), calibration.engine_rules(of)
-    return [simulated_engine_run(asked, engine, server, one, block.window_s) for one in seeds]
+    engine = calibration.engine_rules(of)
+    return [simulated_engine_run(asked(block), engine, server, one, block.window_s) for one in seeds]
 
 
 def _arrivals(block: Measured) -> Floats | Users:
     return block.due_s if block.users is None else Users(block.users, AGAIN * len(block.due_s), block.think_s)
-
-
-def _asked(block: Measured) -> Asked:
-    tokens = [_filled(counts) for counts in (block.prompt_tokens, block.output_tokens)]
-    due_s = block.due_s
-    if block.users is not None:
-        tokens, due_s = [np.tile(counts, AGAIN) for counts in tokens], np.zeros(AGAIN * len(due_s))
-    return Asked(due_s, tokens[0], tokens[1], block.users)
 
 
 def alike(a: ModelSpec, b: ModelSpec) -> bool:
@@ -221,16 +219,13 @@ def families(blocks: Sequence[Measured]) -> list[list[Measured]]:
     return found
 
 
-def _server(
-    block: Measured, known: Sequence[Measured], calibrator: Calibrator | None, tuned: Tuned | None
-) -> Service | Steps | None:
+def _server(block: Measured, known: Sequence[Measured], tuned: Tuned) -> Service | Steps | None:
     """What the others say of the block's server; None where they say nothing, or its engine is not modelled."""
     near = neighbours(block, known)
     try:
-        if calibrator is None:
+        if block.model.family == "llm":
             calibration.engine_rules(block.model)
-            return calibration.engine_steps(known, near)
-        return calibrator.service([other.number for other in known], [other.number for other in near], tuned)
+        return tuned([other.number for other in known], [other.number for other in near])
     except InputError:
         return None
 
@@ -248,9 +243,3 @@ def _noise(blocks: Sequence[Measured]) -> dict[str, tuple[float, ...]]:
                 if low > 0:
                     found[metric].append(high / low - 1)
     return {metric: tuple(values) for metric, values in found.items()}
-
-
-def _filled(counts: Int64s) -> Int64s:
-    """Token counts with those of requests that failed, which are not known, at the middle of the others'."""
-    known = counts[counts > 0]
-    return np.where(counts > 0, counts, int(np.median(known)) if len(known) else 1)

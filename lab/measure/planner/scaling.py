@@ -1,25 +1,28 @@
 """A language model's step in a precision or on an accelerator that was not measured, scaled by what floors are made of.
 
-    write_fixed_s   reading the weights once: × bytes there ÷ bytes here × bandwidth here ÷ bandwidth there
-    write_held_s    reading keys and values: the same with their bytes
-    write_row_s     what each answer adds, its products and all between: on one machine it stays, on another it takes
-                    as many times as long as the arithmetic there is slower
-    read_fixed_s    reading the weights once for a prompt, as write_fixed_s
-    read_token_s    what each token of a prompt adds is arithmetic: × operations a second here ÷ those there, of what
-                    is multiplied; on one machine never more in fewer bits (a disturbed probe has said so, and no
-                    engine showed it)
+On the same machine a part of a step changes by what its floor (lab/measure/floors.py) does, and what is above the floor
+stays: starting kernels, Python, threads that meet, norms and attention take as long in any format.
 
-So the share of the bandwidth that was reached here is taken to be reached there (lab/measure/floors.py). What does not
-shrink with it, such as starting a kernel or Python between two steps, makes a real accelerator slower than this: the
-figure is a bound. Models of other kinds are not scaled: what they take here is mostly the server's own work.
+    write_fixed_s   reading the weights once: less what fewer bytes save of bytes ÷ bandwidth
+    write_held_s    reading keys and values: × bytes there ÷ bytes here
+    write_row_s     what each answer adds, its products and all between, stays
+    read_token_s    of what each token of a prompt adds, 2 operations a weight are arithmetic: less what a faster format
+                    saves of them; never more in fewer bits (a disturbed probe has said so, and no engine showed it)
+    read_fixed_s    stays where tokens cost what arithmetic does, since reading the weights is hidden behind it; else it
+                    is reading them, as write_fixed_s
+
+On an accelerator all is scaled: bytes by bandwidth, the rest by arithmetic, as if the share of either that was reached
+here were reached there. What does not shrink with it, such as starting a kernel or Python between two steps, makes a
+real accelerator slower than this: the figure is a bound. Models of other kinds are not scaled: what they take here is
+mostly the server's own work.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lab.errors import InputError
-from lab.measure.floors import ARITHMETIC, Machine
+from lab.measure.floors import ARITHMETIC, OPERATIONS_PER_WEIGHT, Machine
 from lab.measure.planner.accelerators import Accelerator
 from lab.measure.planner.steps import Steps
 from lab.measure.words import format_bytes, format_ratio
@@ -29,28 +32,40 @@ from lab.spec import Precision
 @dataclass(frozen=True)
 class Format:
     """What a step reads in one precision: weights with their scales, and keys and values of each token held.
-    `predicted`: by the ledger, not by what an engine said that it holds."""
+    `elements`: weights that each token of a prompt is multiplied with. `predicted`: by the ledger, not by what an
+    engine said that it holds."""
 
     precision: Precision
     weight_bytes: float
     kv_bytes_per_token: float
+    elements: float
     predicted: bool = False
 
 
 def in_precision(steps: Steps, here: Format, there: Format, machine: Machine | None) -> tuple[Steps, str]:
     """(the steps in another precision on the same machine, how they were found in a sentence)."""
     fewer, kept = there.weight_bytes / here.weight_bytes, there.kv_bytes_per_token / here.kv_bytes_per_token
-    read, arithmetic = 1.0, ""
-    if machine is not None:
-        now, then = machine.arithmetic(here.precision), machine.arithmetic(there.precision)
-        if now and then:
-            read = now / then if there.weight_bytes >= here.weight_bytes else min(1.0, now / then)
-            arithmetic = f", and prompts {format_ratio(read)} the time, as {ARITHMETIC[there.precision]} is multiplied"
     told = (
         f"{there.precision} was not measured: scaled from {here.precision}, of whose {format_bytes(here.weight_bytes)} "
-        f"of weights a step then reads {format_bytes(there.weight_bytes)} ({format_ratio(fewer)}){arithmetic}"
+        f"of weights a step then reads {format_bytes(there.weight_bytes)} ({format_ratio(fewer)})"
     )
-    return steps.scaled(fixed=fewer, held=kept, read=read), told
+    bandwidth = machine.read_bandwidth_bytes_s if machine is not None else None
+    fixed = _less(steps.write_fixed_s, here.weight_bytes / bandwidth if bandwidth else None, fewer)
+    now, then = (None, None) if machine is None else (machine.arithmetic(f.precision) for f in (here, there))
+    if not now or not then:
+        return steps.scaled(fixed=fixed, held=kept), told
+    faster = now / then if there.weight_bytes >= here.weight_bytes else min(1.0, now / then)
+    arithmetic_s = OPERATIONS_PER_WEIGHT * here.elements / now
+    told += f", and the products of prompts take {format_ratio(faster)} the time, as {ARITHMETIC[there.precision]}"
+    scaled = steps.scaled(fixed=fixed, held=kept, read=_less(steps.read_token_s, arithmetic_s, faster))
+    return (replace(scaled, read_fixed_s=steps.read_fixed_s) if steps.read_token_s >= arithmetic_s else scaled), told
+
+
+def _less(seconds: float, floor_s: float | None, factor: float) -> float:
+    """The factor by which a part of a step changes whose floor changes by `factor`; all of it where no floor is known,
+    or where it is faster than a floor that a disturbed probe made too high."""
+    share = 1.0 if floor_s is None or seconds <= floor_s else floor_s / seconds
+    return 1 - share * (1 - factor)
 
 
 def on_accelerator(

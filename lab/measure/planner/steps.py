@@ -20,8 +20,9 @@ from lab.errors import InputError
 @dataclass(frozen=True)
 class Steps:
     """Seconds of a step, see above. `rows`: (rows, seconds that they add) where that was measured, ascending.
-    `outside_s`: what an answer's first token needs besides, on its way there and back; `spread`: samples of mean 1 that
-    each step is multiplied with."""
+    `outside_s`: what an answer's first token needs besides, on its way there and back; `intake_s`: what of it a request
+    that comes while others are answered takes from these, where the engine's cores are all there are; `spread`: samples
+    of mean 1 that each step is multiplied with."""
 
     write_fixed_s: float
     write_row_s: float = 0.0
@@ -29,6 +30,7 @@ class Steps:
     read_fixed_s: float = 0.0
     read_token_s: float = 0.0
     outside_s: float = 0.0
+    intake_s: float = 0.0
     spread: tuple[float, ...] = (1.0,)
     rows: tuple[tuple[float, float], ...] = ()
 
@@ -73,6 +75,8 @@ class Steps:
 
 SAME_ROWS = 1.15
 """Means of rows that are no further apart than this factor are of one kind of block."""
+HELD_APART = 1.3
+"""Tokens that an answer holds, from which factor on between blocks they say what holding takes."""
 KINDS = 3
 """Kinds of blocks from which on rows have a curve; two make a line."""
 
@@ -82,16 +86,23 @@ def fit_curve(
 ) -> tuple[tuple[float, float], ...]:
     """Steps.rows from the same blocks as for `fit_steps` and two of its parts: for each kind of block the mean of what
     its rows add, never less than fewer rows do. () of fewer than KINDS kinds."""
-    kinds: list[list[tuple[float, float]]] = []
-    for seconds, rows, held in sorted(seen, key=lambda block: block[1]):
-        if not kinds or rows > SAME_ROWS * kinds[-1][0][0]:
-            kinds.append([])
-        kinds[-1].append((rows, seconds - fixed_s - held * held_s))
-    if len(kinds) < KINDS:
+    means = kinds([(rows, seconds - fixed_s - held * held_s) for seconds, rows, held in seen])
+    if len(means) < KINDS:
         return ()
-    means = [np.mean(kind, axis=0) for kind in kinds]
-    added_s = np.maximum.accumulate([max(0.0, float(mean[1])) for mean in means])
-    return tuple((float(mean[0]), float(added)) for mean, added in zip(means, added_s, strict=True))
+    added_s = np.maximum.accumulate([max(0.0, added) for _, added in means])
+    return tuple((rows, float(added)) for (rows, _), added in zip(means, added_s, strict=True))
+
+
+def kinds(seen: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Of blocks' (rows, value) the means of each kind, from the fewest rows on."""
+    found: list[list[tuple[float, float]]] = []
+    for rows, value in sorted(seen):
+        if not found or rows > SAME_ROWS * found[-1][0][0]:
+            found.append([])
+        found[-1].append((rows, value))
+    return [
+        (float(np.mean([rows for rows, _ in kind])), float(np.mean([value for _, value in kind]))) for kind in found
+    ]
 
 
 def fit_steps(seen: Sequence[tuple[float, float, float]]) -> tuple[float, float, float]:
@@ -105,7 +116,8 @@ def fit_steps(seen: Sequence[tuple[float, float, float]]) -> tuple[float, float,
     seconds, rows, held = (np.array(column, float) for column in zip(*seen, strict=True))
     # Tokens held are counted in hundreds, so that the columns are of like size; a relative error counts alike.
     columns = np.stack([np.ones_like(rows), rows, held / 100], axis=1)
-    distinct = [True, len(set(rows)) > 1, len(set(zip(rows, held, strict=True))) > 2]
+    each = held / rows  # where every answer holds as much, what it holds is of its row
+    distinct = [True, len(set(rows)) > 1, len(set(rows)) > 1 and each.max() > HELD_APART * each.min()]
     found = np.zeros(3)
     found[distinct], _ = nnls(columns[:, distinct] / seconds[:, None], np.ones_like(seconds))
     return float(found[0]), float(found[1]), float(found[2] / 100)

@@ -235,6 +235,7 @@ class Engine:
             return []
         logits = self.decoder.prefill(spans, self.cache)
         self.counters.prefill_tokens += self.options.prefill_tokens - budget
+        self.counters.prefill_steps += 1
         done = [i for i, request in enumerate(requests) if request.pending == 0]
         outputs = self._take([requests[i] for i in done], logits[done]) if done else []
         self.counters.prefill_s += (time.perf_counter_ns() - began) / 1e9

@@ -63,6 +63,7 @@ class Counters:
     prefill_s: float = 0.0
     decode_s: float = 0.0
     prefill_tokens: int = 0
+    prefill_steps: int = 0  # those that read
     output_tokens: int = 0
     finished: int = 0
     cancelled: int = 0

@@ -51,6 +51,21 @@ def test_a_static_batch_computes_the_places_of_those_that_ended():
     assert (static.done_s[1], continuous.done_s[1]) == (6, 4)
 
 
+def test_a_step_that_reads_keeps_what_it_wrote_until_its_end():
+    steps = Steps(write_fixed_s=1.0, read_fixed_s=10.0)
+    found = simulate_engine(asked([0, 10.5], [1, 1], [2, 1]), EngineRules(), steps)
+    assert found.done_s.tolist() == [11, 21]  # nobody was there to be read when the first one's last step began
+    found = simulate_engine(asked([0, 10], [1, 1], [2, 1]), EngineRules(), steps)
+    assert found.done_s.tolist() == [21, 21]
+
+
+def test_who_comes_takes_from_the_others_and_from_nobody_when_alone():
+    steps = Steps(write_fixed_s=1.0, read_fixed_s=1.0, intake_s=0.5)
+    found = simulate_engine(asked([0, 1.5], [1, 1], [4, 1]), EngineRules(), steps)
+    # Read until 1, a step until 2, half a second for the second one, a step and its prompt until 4.5, a step more.
+    assert (found.first_s[1], found.done_s[0]) == (4.5, 5.5)
+
+
 def test_users_ask_again_when_answered():
     found = simulate_engine(asked([0] * 4, [1] * 4, [2] * 4, users=1), EngineRules(), A_SECOND)
     assert found.due_s.tolist() == [0, 2, 4, 6]
@@ -100,8 +115,7 @@ def step_by_step(due, prompts, outputs, slots, steps):
             now += steps.write_fixed_s + len(ready) * steps.write_row_s + held * steps.write_held_s
             for answer in ready:
                 answer[2], answer[3] = answer[2] + 1, answer[3] - 1
-                if answer[3] == 0:
-                    done[answer[0]] = now
+        through = [answer[0] for answer in ready if answer[3] == 0]
         running = [answer for answer in running if answer[3] > 0]
         reading = [answer for answer in running if answer[1] > 0]
         if reading:
@@ -112,6 +126,7 @@ def step_by_step(due, prompts, outputs, slots, steps):
                 if answer[3] == 0:
                     done[answer[0]] = now
             running = [answer for answer in running if answer[3] > 0]
+        done.update(dict.fromkeys(through, now))  # what a step gave leaves at its end
     return [first[n] for n in range(len(due))], [done[n] for n in range(len(due))]
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from lab.errors import InputError
-from lab.measure.planner import calibration, calibrator
+from lab.measure.planner import calibration, calibrator, heldout
 from lab.measure.planner.calibration import Measured
+from lab.measure.planner.engine_calibrator import EngineCalibrator, Tuned, engine_steps
 from lab.measure.planner.engine_simulator import Asked, EngineRules, simulate_engine
 from lab.measure.planner.planner import (
     error,
@@ -141,7 +142,7 @@ def test_steps_are_read_out_of_an_engines_counters():
         "ttft_p50_s": 0.030,
         "engine_waiting_mean": 0.0,
     }
-    found = calibration.engine_steps([Measured(ModelSpec(name="llm"), some(**figures), np.empty(0))])
+    found = engine_steps([Measured(ModelSpec(name="llm"), some(**figures), np.empty(0))])
     assert found.write_fixed_s == pytest.approx(0.010)
     # A fifth of the time is a quarter of the rest: 25 ms, of which reading the weights takes what it takes to write.
     assert (found.read_fixed_s, found.read_token_s) == (pytest.approx(0.010), pytest.approx(0.015 / 25))
@@ -168,12 +169,70 @@ def run_by(users: int, prompt: int = 16) -> Measured:
         "ttft_p50_s": float(np.median(found.ttft_s)),
         "engine_waiting_mean": 0.0,
     }
-    return Measured(ModelSpec(name="llm"), some(**figures), np.empty(0), number=users)
+    return Measured(ModelSpec(name="llm"), some(**figures), np.empty(0), number=100 * users + prompt)
+
+
+BUSY = Steps(0.008, 0.0005, 0.0, 0.002, 0.0006, 0.006, 0.0045, rows=((1.0, 0.001), (3.0, 0.003), (8.0, 0.004)))
+"""An engine on all the cores there are: of what a request takes outside, the most is taken from the others' steps."""
+
+
+def block_of(number: int, users: int | None = None, rate_rps: float = 0.0) -> Measured:
+    """What BUSY would be measured to do, as `run_by`, with all that a replay needs and the steps that read counted."""
+    n, seconds = 400, 30.0
+    rng = np.random.default_rng(number)
+    output = rng.integers(8, 32, n, endpoint=True)
+    due_s = np.zeros(n) if users else rng.exponential(1 / rate_rps, n).cumsum()
+    found = simulate_engine(Asked(due_s, np.full(n, 16), output, users), EngineRules(max_batch_size=8), BUSY)
+    writing, steps = sum(s for s, _, _ in found.stretches), sum(count for _, _, count in found.stretches)
+    reads = (found.read_s - n * 16 * BUSY.read_token_s) / BUSY.read_fixed_s
+    figures = {
+        "itl_mean_s": float(np.nanmean(found.itl_s)),
+        "prefill_fraction": found.read_s / (found.read_s + writing),
+        "prefill_step_mean_s": found.read_s / reads,
+        "prefill_tokens_mean": n * 16 / reads,
+        "engine_batch_mean": found.batch_mean,
+        "step_mean_s": writing / steps,
+        "prompt_tokens_mean": 16.0,
+        "output_tokens_mean": float(output.mean()),
+        "ttft_p50_s": float(np.median(found.ttft_s)),
+        "ttft_mean_s": float(found.ttft_s.mean()),
+        "engine_waiting_mean": 0.0,
+    }
+    return Measured(
+        ModelSpec(name="llm", max_batch_size=8),
+        some(**figures),
+        found.latency_s,
+        due_s=found.due_s,
+        window_s=(0.0, seconds),
+        users=users,
+        prompt_tokens=np.full(n, 16),
+        output_tokens=output,
+        number=number,
+    )
+
+
+def test_what_a_request_takes_from_others_is_found_by_replays():
+    calibrator = EngineCalibrator([block_of(number, users) for number, users in enumerate((1, 3, 8))])
+    tuned = calibrator.tune([0, 1, 2])
+    found = calibrator.steps(tuned=tuned)
+    assert (found.outside_s, found.intake_s) == (pytest.approx(0.006, rel=0.02), pytest.approx(0.0045, rel=0.02))
+    assert (found.read_fixed_s, found.read_token_s) == (pytest.approx(0.002, rel=0.02), pytest.approx(0.0006, rel=0.02))
+    at_a_rate = block_of(9, rate_rps=14.0)
+    true_s = np.percentile(at_a_rate.latency_s[at_a_rate.due_s <= 30], 95)
+    off = []
+    for how in (tuned, Tuned()):
+        (run, *_) = heldout.replays(at_a_rate, calibrator.steps(tuned=how))
+        off.append(abs(np.percentile(run.latency_s, 95) / true_s - 1))
+    assert off[0] < 0.02 < off[1]
+
+
+def test_blocks_that_cannot_be_replayed_tune_nothing():
+    assert EngineCalibrator([run_by(users) for users in (1, 3, 8)]).tune([116, 316, 816]) == Tuned()
 
 
 def test_an_engine_of_known_steps_is_found_again():
     """The truth is the simulator's: what its users would measure leads back to what it was given."""
-    found = calibration.engine_steps([run_by(users) for users in (1, 3, 8)])
+    found = engine_steps([run_by(users) for users in (1, 3, 8)])
     for rows in (1, 3, 8):
         assert found.write_s(rows, 0) == pytest.approx(TRUE.write_s(rows, 0), rel=0.04)
     read_s = found.read_fixed_s + 16 * found.read_token_s
@@ -182,7 +241,7 @@ def test_an_engine_of_known_steps_is_found_again():
 
 
 def test_prompts_of_two_lengths_tell_what_is_fixed_of_reading():
-    found = calibration.engine_steps([run_by(1, prompt) for prompt in (16, 64)])
+    found = engine_steps([run_by(1, prompt) for prompt in (16, 64)])
     assert (found.read_fixed_s, found.read_token_s) == (pytest.approx(0.008, rel=0.01), pytest.approx(0.0004, rel=0.01))
 
 
