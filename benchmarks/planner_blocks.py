@@ -129,7 +129,13 @@ def language_model() -> Plan:
     eight = ModelSpec(name="llm_int8", precision="int8", **shape)
     return Plan(
         "language model",
-        (Asks("one", plain, users=1), Asks("some", plain, users=3), Asks("full", plain, users=8)),
+        (
+            Asks("one", plain, users=1),
+            Asks("some", plain, users=3),
+            Asks("full", plain, users=8),
+            at(0.45, "full", plain),
+            at(0.75, "full", plain),
+        ),
         (
             *(at(share, "full", plain, f"bf16 at {share:.0%}") for share in (0.3, 0.6, 0.85)),
             *(at(share, "full", eight, f"int8 from bf16, {share:.0%}", fitted=False) for share in (0.5, 0.8)),
@@ -137,7 +143,7 @@ def language_model() -> Plan:
         seconds=5.0,
         held_seconds=11.0,
         rounds=5,
-        near=6,
+        near=8,
         workload={"prompt_tokens": 16, "output_tokens": (8, 32)},
     )
 

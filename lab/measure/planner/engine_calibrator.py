@@ -8,8 +8,8 @@ token. Both are moved until the replays say what was measured.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -27,8 +27,8 @@ ALMOST_ALONE = 2
 """Answers in a step on average, below which nobody else's prompt was in the way."""
 APART = 1.05
 """Tokens of steps that read, from which on they are of two lengths."""
-SHOWN = 6
-"""Blocks that are replayed at the most, to tune."""
+SHOWN = 4
+"""Blocks that are replayed at the most, to tune, of closed loops and of open ones."""
 INTAKES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)
 """Tried for `intake_s`, of `outside_s`: what a request takes on its way, of others' cores or not."""
 ROUNDS = 2
@@ -37,18 +37,15 @@ ROUNDS = 2
 
 @dataclass(frozen=True)
 class Tuned:
-    """What replays told. `intake`: of `outside_s`; `longer`: (rows, how many times as long as at first thought a step
-    is that writes), ascending, with the same for all beyond either end."""
+    """What replays told. `intake`: of `outside_s`; `longer`, in a closed loop (True) and an open one: (rows, how many
+    times as long as at first thought a step is that writes), ascending, with the same for all beyond either end."""
 
     intake: float = 0.0
-    longer: tuple[tuple[float, float], ...] = ()
+    longer: Mapping[bool, tuple[tuple[float, float], ...]] = field(default_factory=dict)
 
-    def factor(self, rows: float) -> float:
-        return (
-            float(np.interp(np.log(rows), *np.array([(np.log(r), f) for r, f in self.longer]).T))
-            if self.longer
-            else 1.0
-        )
+    def factor(self, closed: bool, rows: float) -> float:
+        known = self.longer.get(closed)
+        return float(np.interp(np.log(rows), *np.array([(np.log(r), f) for r, f in known]).T)) if known else 1.0
 
 
 def engine_steps(blocks: Sequence[Measured], near: Sequence[Measured] = ()) -> Steps:
@@ -100,11 +97,14 @@ class EngineCalibrator:
     def _closer(self, numbers: Sequence[int], shown: Sequence[int], how: Tuned) -> Tuned:
         """With each kind of block's steps as much longer as its replays' intervals between tokens were too short."""
         steps = self._shape(numbers, how)
-        left = [
-            (self._seen[number].write[1], _itl_s(self._blocks[number]) / self._replayed(number, steps, how)[0])
-            for number in shown
-        ]
-        longer = tuple((rows, how.factor(rows) * factor) for rows, factor in kinds(left))
+        left: dict[bool, list[tuple[float, float]]] = {}
+        for number in shown:
+            too_short = _itl_s(self._blocks[number]) / self._replayed(number, steps, how)[0]
+            left.setdefault(self._closed(number), []).append((self._seen[number].write[1], too_short))
+        longer = {
+            closed: tuple((rows, how.factor(closed, rows) * factor) for rows, factor in kinds(seen))
+            for closed, seen in left.items()
+        }
         return replace(how, longer=longer)
 
     def _off(self, numbers: Sequence[int], shown: Sequence[int], how: Tuned) -> float:
@@ -129,15 +129,23 @@ class EngineCalibrator:
         return float(found.itl_s[rows].mean()), float(found.ttft_s[within].mean())
 
     def _telling(self, numbers: Sequence[int]) -> list[int]:
-        """SHOWN of those that can be replayed, from the least to the most rows."""
-        able = [number for number in numbers if _can_replay(self._blocks[number])]
-        able.sort(key=lambda number: self._seen[number].write[1])
-        places = np.linspace(0, len(able) - 1, min(SHOWN, len(able))).round().astype(int)
-        return [able[place] for place in places]
+        """SHOWN of closed and of open loops that can be replayed, from the least to the most rows."""
+        told: list[int] = []
+        for closed in (True, False):
+            able = [
+                number for number in numbers if self._closed(number) == closed and _can_replay(self._blocks[number])
+            ]
+            able.sort(key=lambda number: self._seen[number].write[1])
+            places = np.linspace(0, len(able) - 1, min(SHOWN, len(able))).round().astype(int)
+            told += [able[place] for place in places]
+        return told
+
+    def _closed(self, number: int) -> bool:
+        return self._blocks[number].users is not None
 
     def _write(self, number: int, how: Tuned) -> tuple[float, float, float]:
         seconds, rows, held = self._seen[number].write
-        return seconds * how.factor(rows), rows, held
+        return seconds * how.factor(self._closed(number), rows), rows, held
 
     def _shape(self, numbers: Sequence[int], how: Tuned) -> Steps:
         seen = [self._seen[number] for number in numbers]
