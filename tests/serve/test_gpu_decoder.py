@@ -16,11 +16,11 @@ from lab.serve.models.quantized_reader import WeightsFolder
 from lab.spec import ModelSpec
 from tests.serve.conftest import relative_rms, save_llama
 from tests.serve.rounded_weights import save_rounded
-from tests.serve.test_torchao_linear import need
 
 pytestmark = pytest.mark.llm
 
-CUDA = pytest.param("cuda", marks=pytest.mark.gpu)
+NONE = pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU that torch can use here")
+CUDA = pytest.param("cuda", marks=[pytest.mark.gpu, NONE])
 SHAPE = {
     "vocab_size": 1024,
     "hidden_size": 256,
@@ -66,7 +66,6 @@ def logits(found: Decoder) -> torch.Tensor:
 def test_unquantized_it_is_near_float32(
     wide_folder: Path, device: str, dtype: torch.dtype, kept: str | None, most: float
 ) -> None:
-    need(device)
     truth = logits(decoder(wide_folder, "cpu", torch.float32))
     assert relative_rms(logits(decoder(wide_folder, device, dtype, kept)), truth) < most
 
@@ -76,7 +75,6 @@ def test_unquantized_it_is_near_float32(
 def test_quantized_it_is_near_the_same_levels_in_float32(
     wide_folder: Path, tmp_path: Path, device: str, precision: str, most: float
 ) -> None:
-    need(device)
     folder = save_rounded(wide_folder, tmp_path / "q", precision, group_size=64)
     truth = logits(decoder(folder, "cpu", torch.float32, torchao=False))
     found = decoder(folder, device, torch.bfloat16)
@@ -85,11 +83,11 @@ def test_quantized_it_is_near_the_same_levels_in_float32(
 
 
 @pytest.mark.gpu
+@NONE
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "int8", "int8_weight", "int4"])
 def test_memory_on_a_gpu_is_the_ledger_s_and_cuda_s_own(wide_folder: Path, tmp_path: Path, precision: str) -> None:
     """What CUDA's allocator counts more after loading: weights and scales by the ledger, the tables of rotations, and
     each norm once more (layers.RMSNorm)."""
-    need("cuda")
     plain = precision in ("bf16", "fp16")
     folder = wide_folder if plain else save_rounded(wide_folder, tmp_path / "q", precision, group_size=64)
     config = json.loads((folder / "config.json").read_text())
@@ -105,9 +103,9 @@ def test_memory_on_a_gpu_is_the_ledger_s_and_cuda_s_own(wide_folder: Path, tmp_p
 
 
 @pytest.mark.gpu
+@NONE
 @pytest.mark.parametrize("precision", ["int8", "int8_weight", "int4"])
 def test_products_wait_for_nothing(wide_folder: Path, tmp_path: Path, precision: str) -> None:
-    need("cuda")
     folder = save_rounded(wide_folder, tmp_path / "q", precision, group_size=64)
     layer = decoder(folder, "cuda", torch.bfloat16).layers[0]
     x, wide = (torch.randn(8, n, device="cuda", dtype=torch.bfloat16) for n in (256, 512))
