@@ -20,6 +20,9 @@ BASELINES = {"llm": "bf16"}
 """What a family's quality is compared with; fp32 for the others."""
 
 
+ONCE_4_BIT = "on weights that were 4 bit before"
+
+
 def format_label(model: ModelSpec) -> str:
     """ "bf16", "int8 weights", "int4 GPTQ", "int4 RTN, group size 64", "bf16, KV cache in int8"."""
     words = [precision_label(model.precision, model.quantizer)]
@@ -68,9 +71,10 @@ def price(quality: Quality | None, memory_bytes: float | None, base_memory_bytes
 
 def quality_phrase(quality: Quality) -> str:
     """ "with no measurable loss of quality (perplexity 12.31 against 12.28)", "at a price in quality: perplexity loss
-    of 5.1 ± 0.4 % (perplexity 12.91 against 12.28)"."""
+    of 5.1 ± 0.4 % (perplexity 12.91 against 12.28, on weights that were 4 bit before)"."""
     lost = [f"{m.label} {m.verdict}" for m in quality.measures if m.loss_low is not None and m.loss_low > 0]
-    figures = f" ({words})" if (words := main_figure(quality)) else ""
+    words = [told for told in (main_figure(quality), ONCE_4_BIT if quality.were_4_bit else "") if told]
+    figures = f" ({', '.join(words)})" if words else ""
     return f"{f'at a price in quality: {join(lost)}' if lost else 'with no measurable loss of quality'}{figures}"
 
 

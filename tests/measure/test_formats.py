@@ -2,8 +2,17 @@
 
 import pytest
 
-from lab.measure.formats import change_answers, distinct, format_label, frontier, is_baseline, price, without_kernel
-from lab.measure.quality import Measure, Quality
+from lab.measure.formats import (
+    change_answers,
+    distinct,
+    format_label,
+    frontier,
+    is_baseline,
+    price,
+    quality_phrase,
+    without_kernel,
+)
+from lab.measure.quality import WERE_4_BIT, Measure, Quality
 from lab.spec import ClosedLoop, Experiment, ModelSpec, Slo, Workload
 
 
@@ -100,3 +109,11 @@ def test_the_frontier_is_what_no_other_beats_in_everything():
     points = [(10, -1, 0), (8, -2, 0), (12, -3, 0), (11, -0.5, -1)]
     assert frontier(points) == [True, False, True, True]
     assert frontier([(1, 1), (1, 1)]) == [True, True]
+
+
+def test_that_the_weights_were_4_bit_before_is_said_beside_every_figure_of_4_bit():
+    told = Measure("perplexity", "perplexity", 30.7, 29.0, 32.0, 64, "passages", 25.4, 0.21, 0.19, 0.23)
+    again = Quality("int4 RTN", "bf16", False, (told,), (), (WERE_4_BIT,), 1.0)
+    assert "(perplexity 30.70 against 25.40, on weights that were 4 bit before)" in quality_phrase(again)
+    assert "4 bit before" in price(again, None, None)
+    assert "4 bit" not in quality_phrase(Quality("int8", "bf16", False, (told,), (), (), 1.0))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lab.measure.formats import figure
+from lab.measure.quality import WERE_4_BIT
 from lab.measure.steps import TOO_QUICK
 from lab.measure.words import format_bytes, format_fraction, format_seconds, format_token_rate
 from lab.show import theme
@@ -31,6 +32,7 @@ def price(formats: Sequence[Shown], at: str) -> Chart:
     complete = [f for f in formats if f.tokens_per_s is not None and f.main is not None and f.size_bytes]
     notes = [f"{at[0].upper()}{at[1:]}; the larger the mark, the more MiB of weights"]
     notes += [f"{f.level} is not drawn: {_why_not(f)}" for f in formats if f not in complete]
+    notes += [WERE_4_BIT] if any(f.quality and f.quality.were_4_bit for f in complete) else []
     if not complete:
         return nothing_to_draw(title, notes[1] if len(notes) > 1 else "no format was measured", height=height)
     kept = dict(zip([f.level for f in complete], on_frontier(complete), strict=True))
