@@ -41,8 +41,7 @@ class Events:
         # Users take as long as one after the other would, or less.
         span_s = n * service.mean_s(1) if isinstance(arrivals, Users) else float(arrivals[-1]) if n else 0.0
         self._clocks = service.clocks(rules.replicas, span_s, rng, batched=rules.max_batch_size > 1)
-        self._takes_s = [service.mean_s(size) for size in range(rules.max_batch_size + 1)]
-        self._hands_s = [service.handover_s(size) for size in range(rules.max_batch_size + 1)]
+        self._takes_s, self._hands_s = service.seconds(rules.max_batch_size)
         self._due = np.full(n, np.nan)
         self._start, self._done = np.full(n, np.nan), np.full(n, np.nan)
         self._batch, self._where = np.zeros(n, np.int64), np.zeros(n, np.int64)
@@ -125,7 +124,7 @@ class Events:
             batch = tuple(replica.waiting.popleft() for _ in range(size))
             free_s, service = replica.free.popleft(), self._service
             clock = self._clocks[which] if self._clocks else None
-            idle_s = now - free_s if clock is None else clock.worked(free_s, now)
+            idle_s = clock.worked(free_s, now) if clock is not None and service.wake_s else now - free_s
             draw = self._spread[replica.came[replica.begun]]
             replica.begun += 1
             work_s = (self._takes_s[size] + service.wake_s * service.woken(idle_s)) * draw

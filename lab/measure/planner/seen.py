@@ -150,9 +150,7 @@ def stretch(made: Batches | None, found: Service, until_s: float) -> Stretch | N
 
 def _handed(sizes: Floats, found: Service) -> Floats:
     """The handover that each batch but the first had to wait for."""
-    known, which = np.unique(sizes, return_inverse=True)
-    seconds = np.array([found.handover_s(size) for size in known])[which]
-    return np.asarray(np.r_[0.0, seconds[:-1]], float)
+    return np.asarray(np.r_[0.0, found.handovers_s(sizes)[:-1]], float)
 
 
 def scatter(block: Measured, found: Service, own: Stretch | None = None) -> Floats:

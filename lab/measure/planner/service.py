@@ -99,12 +99,21 @@ class Service:
         beyond = self.item_s * np.where(sizes > known[-1], sizes - known[-1], np.minimum(sizes - known[0], 0.0))
         return np.asarray(np.maximum(np.interp(sizes, known, seconds) + beyond, 0.0), float)
 
-    def handover_s(self, size: float) -> float:
-        """Seconds after a batch of `size` until its instance is free."""
+    def handovers_s(self, sizes: Floats) -> Floats:
+        """Seconds after batches of these sizes until their instance is free."""
         if not self.handover:
-            return 0.0
+            return np.zeros(len(sizes))
         known, shares = zip(*self.handover, strict=True)
-        return self.mean_s(size) * float(np.interp(size, known, shares))
+        return np.asarray(self.means_s(sizes) * np.interp(sizes, known, shares), float)
+
+    def handover_s(self, size: float) -> float:
+        """The same of one."""
+        return float(self.handovers_s(np.array([size], float))[0])
+
+    def seconds(self, most: int) -> tuple[list[float], list[float]]:
+        """(a batch, its handover) of each size from 0 to `most`."""
+        sizes = np.arange(most + 1, dtype=float)
+        return self.means_s(sizes).tolist(), self.handovers_s(sizes).tolist()
 
     def woken(self, idle_s: float) -> float:
         """The share of `wake_s` that a batch pays after a pause."""

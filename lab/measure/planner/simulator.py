@@ -86,8 +86,7 @@ def _serve(
     """(start, end, size, idle before) of each batch of one replica whose requests come at `at_s`, ascending, or whose
     groups close then where it `gathers`."""
     n, most = len(at_s), rules.max_batch_size
-    takes_s = [service.mean_s(size) for size in range(most + 1)]
-    hands_s = [service.handover_s(size) for size in range(most + 1)]
+    takes_s, hands_s = service.seconds(most)
     wake_s, asleep_s = service.wake_s, service.asleep_s
     free_s = [-np.inf] * rules.instances
     begun: list[float] = []
@@ -96,15 +95,15 @@ def _serve(
     idle: list[float] = []
     first = 0
     while first < n:
-        came_s = at_s[first]
-        now_s = max(free_s[0], came_s)
+        came_s, since_s = at_s[first], free_s[0]
+        now_s = since_s if since_s > came_s else came_s
         end = first + 1
-        if gathers or free_s[0] >= came_s:  # else an idle instance takes the first at once
+        if most > 1 and (gathers or since_s >= came_s):  # else an idle instance takes the first at once
             last = min(first + most, n)
             while end < last and at_s[end] <= now_s:
                 end += 1
         size = end - first
-        idle_s = now_s - free_s[0]
+        idle_s = now_s - since_s
         waking_s = wake_s if idle_s >= asleep_s else wake_s * idle_s / asleep_s  # service.woken, in the inmost loop
         done_s = now_s + (takes_s[size] + waking_s) * spread[len(begun)]
         heapq.heapreplace(free_s, done_s + hands_s[size])
