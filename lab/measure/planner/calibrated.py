@@ -39,7 +39,7 @@ RUNS = 8
 """That are simulated for one prediction."""
 REQUESTS, ANSWERS = 4_000, 400
 """Of each run; of a language model fewer, since each has many steps."""
-TOGETHER = 700
+TOGETHER = 1_000
 """Requests of each run for every replica, up to MOST_TOGETHER of them, behind a router; of a language model ANSWERS."""
 MOST_TOGETHER = 4
 APART = 1_000
