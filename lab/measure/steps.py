@@ -27,7 +27,9 @@ REST: Mapping[Precision, str] = {
     "int4": "turning 4 bits into bytes, rounding activations to 8 bits and scaling every group's sums back",
 }
 """What a format does besides reading and multiplying."""
-PLAIN = "the operations between the matrices, which no format makes fewer"
+PLAIN = "attention and the operations between the matrices, which no format makes fewer"
+OWN = 0.05
+"""Of a step: what it does besides more than the baseline's does, from where on it is the format's own work."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +111,11 @@ def beside(label: str, found: Step, base_label: str, base: Step, *, doubted: boo
     if found.floor.limiting == "compute":
         products = format_seconds(found.floor.compute_s)
         return f"{did}: with {found.batch:.1f} answers in a step its products alone take {products}."
-    rest = found.step_s - found.floor.step_s
+    rest, as_base = (one.step_s - one.floor.step_s for one in (found, base))
     if rest <= 0:
         return f"{did}."
-    return (
-        f"{did}: {format_seconds(rest)} of its {format_seconds(found.step_s)} are neither reading nor multiplying but "
-        f"{REST.get(found.precision, PLAIN)}."
-    )
+    said = f"{did}: {format_seconds(rest)} of its {format_seconds(found.step_s)} are neither reading nor multiplying"
+    own = rest - as_base
+    if own < OWN * found.step_s or found.precision not in REST:
+        return f"{said}, of {base_label}'s {format_seconds(as_base)}: {PLAIN}."
+    return f"{said}, {format_seconds(own)} more than of {base_label}'s: {REST[found.precision]}."

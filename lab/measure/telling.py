@@ -114,6 +114,8 @@ class Telling:
         what the speed of a level that answers differently is to be seen; "" where all levels answer alike."""
         if self.quality is None:
             return ""
+        if self.judge.primary == "memory_peak_bytes":  # which was said just before
+            return price(self.quality(c.level), None, None)
         effect = c.effects.get("memory_peak_bytes")
         if effect is not None and effect.verdict != "not comparable":
             memory, base = effect.b, effect.a

@@ -73,9 +73,18 @@ def test_half_the_bytes_in_half_the_time() -> None:
 
 
 def test_fewer_bytes_that_take_as_long_name_the_work_of_undoing_them() -> None:
-    """26 MB of weights and 1.5 MB of keys and values take 2.75 ms to read; the step took 18."""
+    """26 MB of weights and 1.5 MB of keys and values take 2.75 ms to read; the step took 18. The baseline's took 10 ms
+    more than reading as well, so 5.2 are int4's own."""
     said = beside("int4", found("int4", engine_weight_bytes=26e6, step_mean_s=0.018), "bf16", found())
-    assert "takes 0.90× the time: 15.2 ms of its 18.0 ms are neither reading nor multiplying but turning 4 bits" in said
+    assert "takes 0.90× the time: 15.2 ms of its 18.0 ms are neither reading nor multiplying, " in said
+    assert "5.2 ms more than of bf16's: turning 4 bits into bytes" in said
+
+
+def test_what_the_baseline_does_as_well_is_no_format_s_fault() -> None:
+    """12.75 ms less 2.75 of reading are 10, and so are bf16's 20 less 10."""
+    said = beside("int4", found("int4", engine_weight_bytes=26e6, step_mean_s=0.01275), "bf16", found())
+    assert "10.0 ms of its 12.8 ms are neither reading nor multiplying, of bf16's 10.0 ms: attention and the" in said
+    assert "4 bits" not in said
 
 
 def test_where_arithmetic_limits_the_products_are_named() -> None:
