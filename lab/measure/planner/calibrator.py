@@ -72,6 +72,7 @@ class Calibrator:
         told = [one for one in self._seen.values() if one.counted]
         outside_s = float(fit(told).outside_s.mean()) if told else 0.0
         self._batches = {number: batches(block, outside_s) for number, block in self._blocks.items()}
+        self._stretches: dict[tuple[object, ...], Stretch | None] = {}
         self._pauses = {number: pauses(block, self._seen[number]) for number, block in self._blocks.items()}
 
     def service(self, among: Sequence[int] = (), near: Sequence[int] = (), tuned: Tuned | None = None) -> Service:
@@ -143,9 +144,12 @@ class Calibrator:
         return replace(own, stretches=() if one is None else (one,))
 
     def _stretch(self, number: int, found: Service) -> Stretch | None:
-        block = self._blocks[number]
-        one = stretch(self._batches[number], found, block.window_s[1])
-        return None if one is None else replace(one, batched=rules(block.model).max_batch_size > 1)
+        of = number, found.curve, found.fixed_s, found.item_s, found.handover, found.wake_s, found.asleep_s
+        if of not in self._stretches:
+            block = self._blocks[number]
+            one = stretch(self._batches[number], found, block.window_s[1])
+            self._stretches[of] = one and replace(one, batched=rules(block.model).max_batch_size > 1)
+        return self._stretches[of]
 
     def _places(self, numbers: Sequence[int], found: Service, pace: Floats) -> list[Place]:
         blocks = [self._blocks[number] for number in numbers]

@@ -144,8 +144,7 @@ def capacity_rps(
     """Requests a second that all replicas answer when they are never idle and their batches as full as pays; of a
     language model for prompts and answers of so many tokens on average."""
     if isinstance(server, Service) and isinstance(rules, Rules):
-        sizes = range(1, rules.max_batch_size + 1)
-        return rules.replicas * max(server.capacity_rps(size, rules.instances) for size in sizes)
+        return rules.replicas * server.most_rps(rules.max_batch_size, rules.instances)
     if isinstance(server, Steps) and isinstance(rules, EngineRules):
         slots = 1 if rules.scheduler == "one" else rules.max_batch_size
         return rules.replicas * server.capacity_rps(slots, prompt, output)

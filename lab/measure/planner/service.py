@@ -128,6 +128,11 @@ class Service:
         """Requests a second of `instances` that never wait and always run batches of `size`."""
         return instances * size / (self.mean_s(size) + self.handover_s(size))
 
+    def most_rps(self, most: int, instances: int = 1) -> float:
+        """The same of the size, up to `most`, that gives the most."""
+        sizes = np.arange(1, most + 1, dtype=float)
+        return instances * float((sizes / (self.means_s(sizes) + self.handovers_s(sizes))).max())
+
     def scaled(self, factor: float) -> Service:
         """The same server when every batch takes `factor` times as long; what happens outside stays."""
         return replace(
