@@ -36,7 +36,7 @@ LINKS: dict[str, dict[str, Any]] = {
     "rollout": {"o_part": "Canary, rehearsed"},
 }  # fmt: skip
 """What of a page is shown, where it is not what it opens with; a run is named by its experiment."""
-READY = """() => !document.querySelector("[data-testid=stStatusWidget], [data-testid=stSkeleton]")
+READY = """() => !["StatusWidget", "Skeleton", "Spinner"].some((of) => document.querySelector(`[data-testid=st${of}]`))
   && [...document.querySelectorAll(".lab-plot")].every((plot) => plot.querySelector(".main-svg"))"""
 HEIGHT = "() => document.querySelector('[data-testid=stMainBlockContainer]').getBoundingClientRect().bottom"
 
@@ -65,6 +65,8 @@ def take(page: Page, dashboard: Dashboard, name: str, path: Path) -> None:
         page.get_by_role("button", name="Play it").click()
         page.locator(".lab-panels canvas").first.wait_for(timeout=60_000)
         page.wait_for_timeout(PLAYED_MS)
+    page.wait_for_function(READY, timeout=60_000)
+    page.wait_for_timeout(2_000)  # what is computed first shows nothing of what comes after it
     page.wait_for_function(READY, timeout=60_000)
     if name == "drills":
         page.get_by_role("spinbutton").first.fill("3")
