@@ -202,6 +202,28 @@ def test_a_killed_builder_goes_on_where_it_was(quantizer: str, source: Path, mod
             assert resumed[name].equal(tensor), name
 
 
+def test_what_an_earlier_try_finished_is_made_anew_where_it_was_damaged(source: Path, models: Path) -> None:
+    """A bit of a weight, which no reader of safetensors notices: what is built on it would carry a hash of its own."""
+    wanted = spec(source, quantizer="gptq")
+    place = quantized.folder(wanted)
+    assert place is not None
+
+    class Killed(BaseException):
+        pass
+
+    def kill(label: str, done: int, total: int) -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        weights.prepare(wanted, kill)
+    first = place.with_name(f"{place.name}.partial") / "block-000.safetensors"
+    good = first.read_bytes()
+    first.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    weights.prepare(wanted, quiet)
+    assert (place / "block-000.safetensors").read_bytes() == good
+    assert not list(place.glob("*.sha256"))
+
+
 def test_of_two_builders_one_builds_and_the_other_waits(
     source: Path, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

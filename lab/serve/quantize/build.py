@@ -59,7 +59,7 @@ def build(source: Path, folder: Path, recipe: Recipe, progress: Progress) -> Non
     total = sum(path.stat().st_size for path in source.glob("*.safetensors"))
     for i in range(config.layers):
         file, prefix = folder / f"block-{i:03d}.safetensors", f"model.layers.{i}"
-        finished = load_file(file) if file.is_file() else None
+        finished = load_file(file) if _is_whole(file) else None
         if finished is not None and not walk:
             continue
         if walk:
@@ -74,9 +74,11 @@ def build(source: Path, folder: Path, recipe: Recipe, progress: Progress) -> Non
         progress(
             f"quantizing to {recipe.precision} by {recipe.quantizer}, block {i + 1} of {config.layers}", done, total
         )
-    if not (folder / REST).is_file():
+    if not _is_whole(folder / REST):
         _save(_rest(config, read), folder / REST)
     _write_documents(source, folder, config, recipe, scheme, walk)
+    for mark in folder.glob("*.sha256"):
+        mark.unlink()
     progress(f"quantized to {recipe.precision} by {recipe.quantizer}", total, total)
 
 
@@ -181,6 +183,18 @@ def _rest(config: LlamaConfig, read: Read) -> dict[str, Tensor]:
 def _save(tensors: dict[str, Tensor], path: Path) -> None:
     with atomic.replacing(path) as new:
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, new, metadata={"format": "pt"})
+    atomic.write(_mark(path), sha256(path))
+
+
+def _mark(file: Path) -> Path:
+    """Where the hash of a finished file stands until all are: without it, what an earlier try left would be taken for
+    whole whatever became of it since."""
+    return file.with_suffix(".sha256")
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether an earlier try finished it, and it still is what was written then."""
+    return file.is_file() and _mark(file).is_file() and _mark(file).read_text() == sha256(file)
 
 
 def _write_documents(
