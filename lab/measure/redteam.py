@@ -78,6 +78,9 @@ def _about_load(document: Mapping[str, Any], declared: Mapping[str, Any], summar
         yield Question("loop", question, text, "open")
     else:
         text = "No: arrivals were scheduled beforehand, and latency counts from the scheduled arrival."
+        if others := sum(cell["role"] == "saturation" for cell in document["cells"]):
+            blocks = plural(others, "block")
+            text += f" Users who wait only measured the saturation, in {blocks} that no level is judged by."
         yield Question("loop", question, text, "answered")
     warmup_s, duration_s = declared["workload"]["warmup_s"], declared["workload"]["duration_s"]
     yield Question(
@@ -113,7 +116,7 @@ def _about_samples(document: Mapping[str, Any], declared: Mapping[str, Any], sum
     name = f"p{100 * slo.percentile:g}"
     text = f"{name} needs {format_count(least)} successes; the fewest in a block are {format_count(fewest)}"
     if not summaries or short:
-        text += f", too few in {len(short)} of {plural(len(summaries), 'block')}: measure longer."
+        text += f", too few in {len(short)} of {plural(len(summaries), 'judged block')}: measure longer."
     yield Question(
         "samples",
         f"Are there enough requests for {name}?",

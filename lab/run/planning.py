@@ -30,7 +30,7 @@ from lab.measure.planner.setting import Point, Ranges
 from lab.measure.planner.steps import Steps
 from lab.measure.records import OK, Requests, Window
 from lab.measure.summary import Summary
-from lab.measure.words import level_label
+from lab.measure.words import format_fraction, level_label
 from lab.run import results
 from lab.run.folder import RunFolder
 from lab.serve.repository import TENSORS
@@ -40,6 +40,8 @@ NEEDED = (
     "allowed: a run with several blocks of one model, such as `python -m lab run batching --quick` or "
     "`python -m lab run llm_batching --quick`"
 )
+MOST_OFF = 1.0
+"""Of the median latency, usually, beyond which a model says nothing of its run."""
 SENTENCE_BYTES = 120
 """Of a text that a model is asked about, assumed."""
 
@@ -69,6 +71,13 @@ def plannable(folder: RunFolder) -> Plannable:
         raise InputError(
             f"run {folder.run_id}: no block of it can be left out and predicted from others, so nobody can say how far "
             f"a prediction is off; {NEEDED}"
+        )
+    off = trust.typical("latency_p50_s", fitted=True)
+    if off is not None and off > MOST_OFF:
+        raise InputError(
+            f"run {folder.run_id}: blocks of it that were left out are predicted {format_fraction(off)} off in their "
+            "median latency, so it is not what a plan may be made from: its machine was busy with something else, or "
+            f"its server is not modelled; {NEEDED}, measured while nothing else runs"
         )
     model = _calibrated(folder, blocks, trust)
     return Plannable(model, _surroundings(folder, blocks, model))

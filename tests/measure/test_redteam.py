@@ -46,6 +46,14 @@ def test_a_good_run_answers_most_of_them() -> None:
     assert {code for code, q in found.items() if q.status == "open"} >= {"seed", "elsewhere", "load_like_yours"}
 
 
+def test_users_who_measured_the_saturation_are_no_contradiction() -> None:
+    loops = {"role": "saturation", "factors": {}, "repeat": 0, "summary": side("x", seconds=40).summaries[0]}
+    assert "saturation" not in asked()["loop"].answer
+    found = asked(cells=[loops, *document()["cells"]])["loop"]
+    assert found.status == "answered"
+    assert found.answer.endswith("only measured the saturation, in 1 block that no level is judged by.")
+
+
 @pytest.mark.parametrize(
     ("changes", "code"),
     [

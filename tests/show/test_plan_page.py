@@ -7,7 +7,7 @@ import pytest
 
 from lab.__main__ import main
 from lab.measure.planner import calibrated, calibrator, heldout
-from lab.run import cassette
+from lab.run import cassette, planning
 from lab.show.ui import setting
 from tests.show.conftest import DONE, LLM_BATCHING, LLM_LOAD
 from tests.show.pages import charts, open_page, words
@@ -105,6 +105,14 @@ def test_the_command_prints_the_same(full_home: Path, capsys: pytest.CaptureFixt
     assert low <= found["predicted"]["latency_p95_s"] <= high
     assert main(["plan", DONE, "--qps", "400", "--p95-ms", "20"]) == 0
     assert "Predicted: 1 replica keeps 95 % within 20 ms at 400 req/s" in capsys.readouterr().out
+
+
+def test_a_run_that_the_model_says_nothing_of_makes_no_plan(
+    full_home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "MOST_OFF", 0.0)  # whatever it is off by
+    assert main(["plan", DONE, "--qps", "400", "--p95-ms", "20"]) == 2
+    assert "off in their median latency, so it is not what a plan may be made from" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

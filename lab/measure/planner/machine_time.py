@@ -25,7 +25,8 @@ from lab.measure.pace import Floats
 GRAIN_S = 0.015
 """Seconds of work over which the machine's speed is told; batches' own deviations are to even out in them."""
 STALL = 4.0
-"""A batch that takes so many times as long as expected was not slow: the machine stood still."""
+"""A batch that takes so many times as long as expected was not slow: the machine stood still. And no machine that goes
+is so many times as fast or as slow as it usually is."""
 FEWEST = 8
 """Such spans below which a block says nothing of how its speed moved."""
 BEYOND_S = 1e7
@@ -75,9 +76,10 @@ def measured(start_s: Floats, end_s: Floats, work_s: Floats, until_s: float) -> 
     moves = np.repeat(going, count)
     free = int((count[going] - 1).sum())
     noise = float((own[moves] ** 2).sum()) / free * float(np.mean(1 / count[going])) if free else 0.0
-    logs = np.log(speed[going])
-    kept = np.sqrt(max(0.0, 1 - noise / logs.var())) if logs.var() > 0 else 0.0
     usual = np.log(work[going].sum() / took[going].sum())
+    # A span that looks faster still, such as one whose batches' ends were seen almost at once, was not.
+    logs = np.clip(np.log(speed[going]), usual - np.log(STALL), usual + np.log(STALL))
+    kept = np.sqrt(max(0.0, 1 - noise / logs.var())) if logs.var() > 0 else 0.0
     speed[going] = np.exp(usual + kept * (logs - usual))
     # While it was idle it was as fast as before, and after it stood still as it is next.
     after = np.where(going, speed, np.r_[speed[1:], np.exp(usual)])

@@ -23,6 +23,8 @@ from lab.measure.summary import Summary
 
 BACKLOG = 0.97
 """A server that answers less than this share of what comes is never idle."""
+BUSY = 0.5
+"""Share of its time that an instance which is never idle computes, at the least; the rest is between batches."""
 CROWD = 2
 """Users for each place in a batch: with so many there is always somebody waiting when a batch is taken."""
 REPLAYED = 6_000
@@ -72,7 +74,9 @@ def _cycle_s(block: Measured) -> float | None:
     if block.users is not None:
         busy = of.delay_s == 0 and block.users >= CROWD * of.instances * found.batch_mean and not block.think_s
     else:
-        busy = found.offered_rps is not None and found.throughput_rps < BACKLOG * found.offered_rps
+        computed = (found.compute_mean_s or 0.0) * found.throughput_rps / found.batch_mean / of.instances
+        behind = found.offered_rps is not None and found.throughput_rps < BACKLOG * found.offered_rps
+        busy = behind and computed >= BUSY  # among few requests some are always behind
     return of.instances * found.batch_mean / found.throughput_rps if busy else None
 
 

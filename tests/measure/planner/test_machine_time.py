@@ -125,6 +125,16 @@ def test_a_stall_is_the_machine_s_and_stays_where_it_was():
     assert np.ptp(found.own(np.array([0.2, 0.4]))) == pytest.approx(0.2, rel=0.15)
 
 
+def test_a_machine_is_never_so_fast_as_two_answers_seen_at_once_say():
+    """The last batch before a pause ends 10 ns after it began, by the client's clock."""
+    start_s, end_s, work_s = made(np.ones(10), 0.1)
+    start_s, end_s = np.r_[start_s, end_s[-1] + 1e-8], np.r_[end_s, end_s[-1] + 2e-8]
+    found = machine_time.measured(start_s, end_s, np.r_[work_s, 0.001], end_s[-1] + 1.0)
+    assert found is not None
+    assert np.ptp(found.own(np.array([0.2, 0.4]))) == pytest.approx(0.2, rel=0.15)
+    assert found.own_s[-1] <= end_s[-1] + 1.1 * machine_time.STALL
+
+
 def test_too_little_says_nothing_and_all_together_are_as_usual():
     assert machine_time.measured(np.array([0.0, 0.1]), np.array([0.01, 0.11]), np.full(2, 0.01), 1.0) is None
     both = alike([HALVED, replace(HALVED, own_s=HALVED.own_s * 3, batched=True)])
