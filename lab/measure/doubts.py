@@ -15,6 +15,20 @@ from lab.measure.telling import Telling
 from lab.measure.words import format_fraction, plural
 from lab.spec import Judge, Slo
 
+IN_QUICK = {
+    "Warm up longer, measure longer": "Run it without --quick",
+    "Measure longer": "Run it without --quick",
+    "measure longer": "run it without --quick",
+}
+"""How long a quick run warms up and measures is what --quick says."""
+
+
+def when_quick(text: str) -> str:
+    """A remedy as it reads of a quick run."""
+    for longer, whole in IN_QUICK.items():
+        text = text.replace(longer, whole)
+    return text
+
 
 def doubts(say: Telling, found: Sequence[Comparison], *, unmeasured: int, of: int, over: bool) -> str:
     """Cells that are missing, repeats that were left out, a saturation that was none, a single repeat."""

@@ -17,6 +17,7 @@ from lab.measure import rehearsal
 from lab.measure.answers import all_equal
 from lab.measure.cold import FEWEST, STILL_RESIDENT, SUM_OFF
 from lab.measure.cost import machine
+from lab.measure.doubts import when_quick
 from lab.measure.percentile import needed
 from lab.measure.question import Asked, about_the_code, about_the_rest, problem
 from lab.measure.question import Question as Question
@@ -44,6 +45,8 @@ def questions(
         for question in ask(document, declared, summaries)
     ]
     asked += about_the_rest(document, {question.code for question in asked})
+    if document.get("quick"):
+        asked = [replace(question, answer=when_quick(question.answer)) for question in asked]
     if price_caveats:
         asked.append(Question("price", "What does the cost stand on?", " ".join(price_caveats), "open"))
     return sorted(asked, key=lambda question: question.status != "open")

@@ -6,7 +6,7 @@ that cost; one that computes item after item has nothing to share.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lab.measure.judgement import CellResult
@@ -26,9 +26,9 @@ WAITED_IN_FLIGHT = 4.0
 class Sharing:
     """Seconds of compute an item costs `alone_s` (batches of 1) and `together_s`, in batches of `size`: the size that
     carried the most requests, or the largest that ran often where only that one shows what is shared; None where no
-    such batch ran, `at_saturation` where only there. `largest` is the largest that ran at all. `batch_mean` and
-    `queue_mean_s` are those of the setting with the largest batches; `waited`: whether requests were there at the same
-    time at all."""
+    such batch ran, `at_saturation` where its cost is that of the saturation blocks. `largest` is the largest that ran
+    at all. `batch_mean` and `queue_mean_s` are those of the setting with the largest batches; `waited`: whether
+    requests were there at the same time at all."""
 
     alone_s: float | None
     size: int | None
@@ -86,12 +86,14 @@ def sharing(alone: CellResult, batched: Sequence[CellResult], saturated: Sequenc
     size = max(large, key=lambda candidate: large[candidate]) if large else None
     cost = single.get(1) or several.get(1)
     everywhere = _costs(summary for summary in (*saturated, *(s for cell in batched for s in cell.summaries)))
-    often = max((n for n, (_, carried) in everywhere.items() if n > 1 and carried >= n * FEW_EXECUTIONS), default=None)
     together_s = several[size][0] if size else None
-    shared_here = cost and together_s and cost[0] >= SHARED * together_s
-    elsewhere = bool(cost and often and not shared_here and cost[0] >= SHARED * everywhere[often][0])
-    if often and elsewhere:
-        size, together_s = often, everywhere[often][0]
+    at_saturation = False
+    # The load's own batches come first: what saturation shows stands in where they show nothing.
+    for costs, there in ((several, False), (_costs(saturated), True)):
+        often = _often(costs)
+        shown = cost and together_s and cost[0] >= SHARED * together_s
+        if cost and often and not shown and cost[0] >= SHARED * costs[often][0]:
+            size, together_s, at_saturation = often, costs[often][0], there
     summaries = [s for cell in batched for s in cell.summaries if s.batch_mean is not None]
     largest = max(summaries, key=lambda s: s.batch_mean or 0.0, default=None)
     return Sharing(
@@ -102,8 +104,13 @@ def sharing(alone: CellResult, batched: Sequence[CellResult], saturated: Sequenc
         queue_mean_s=largest.queue_mean_s if largest else None,
         waited=bool(largest and (largest.in_flight_mean or 0.0) >= WAITED_IN_FLIGHT),
         largest=max((n for n in everywhere if n > 1), default=None),
-        at_saturation=elsewhere and size not in several,
+        at_saturation=at_saturation,
     )
+
+
+def _often(costs: Mapping[int, tuple[float, int]]) -> int | None:
+    """The largest batch that ran often enough for its mean to be more than luck; None where none did."""
+    return max((n for n, (_, carried) in costs.items() if n > 1 and carried >= n * FEW_EXECUTIONS), default=None)
 
 
 def _costs(summaries: Iterable[Summary]) -> dict[int, tuple[float, int]]:

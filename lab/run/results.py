@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from lab.errors import FolderError, InputError, RunError
 from lab.measure import autoscale_words, fleet_words, lora, patterns, rehearsal
+from lab.measure.doubts import when_quick
 from lab.measure.ending import ending
 from lab.measure.fleet import fleet
 from lab.measure.levels import same
@@ -30,7 +31,7 @@ from lab.run.judged import course, judged, unequal_answers
 from lab.run.starts import Starts
 from lab.run.status import ACTIVE
 from lab.run.told import Told
-from lab.spec import Experiment, parse
+from lab.spec import Experiment, Gamma, Poisson, Workload, parse
 
 
 def document(folder: RunFolder) -> dict[str, Any]:
@@ -116,6 +117,8 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
     engines = beside.beside(experiment, events, blocks, found.effects)
     if engines is not None and engines["text"]:
         found = replace(found, text=engines["text"], where=(), headline=None)
+    if folder.document["quick"]:
+        found = replace(found, text=when_quick(found.text))
     ways = traced.told(folder)
     gaps = [] if ways is None or not ways["gaps"] else [ways["gaps"]]
     in_formats = ledgers.of_blocks(experiment, blocks, told)
@@ -138,6 +141,7 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
                 "factors": cells[b.cell].factors,
                 "repeat": b.repeat,
                 "role": b.role,
+                "asked_rps": _asked_rps(b.workload),
                 "summary": b.summary.to_dict(),
                 **format_of_it,
             }
@@ -167,6 +171,12 @@ def compute(folder: RunFolder, *, state: str, message: str = "") -> dict[str, An
             *({"code": "trace_gaps", "text": t, "remedy": "Trace it again.", "blocks": None} for t in gaps),
         ],
     }
+
+
+def _asked_rps(workload: Workload) -> float | None:
+    """The rate that random arrivals were drawn at; None where arrivals are not random."""
+    arrival = workload.arrival
+    return arrival.rate_rps if isinstance(arrival, Poisson | Gamma) else None
 
 
 def single(document: dict[str, Any]) -> dict[str, Any]:
@@ -264,8 +274,9 @@ def _problems(
         for problem in block.summary.problems:
             by_code.setdefault(problem.code, []).append(problem)
     for code, found in by_code.items():
+        remedy = when_quick(found[0].remedy) if folder.document["quick"] else found[0].remedy
         problems.append(
-            {"code": code, "text": found[0].text, "remedy": found[0].remedy, "blocks": f"{len(found)} of {len(blocks)}"}
+            {"code": code, "text": found[0].text, "remedy": remedy, "blocks": f"{len(found)} of {len(blocks)}"}
         )
     return problems
 

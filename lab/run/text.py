@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from lab.measure import autoscale_words, fleet_words, lamps, lora, patterns, rehearsal
 from lab.measure.answers import all_equal
 from lab.measure.steps import TOO_QUICK
-from lab.measure.words import HOST_MEMORY, format_metric, format_seconds, level_label, metric_label
+from lab.measure.words import (
+    HOST_MEMORY,
+    format_metric,
+    format_range,
+    format_rate,
+    format_seconds,
+    join,
+    level_label,
+    metric_label,
+)
 from lab.run import format_text, starts
 from lab.run.columns import aligned
 
@@ -40,6 +50,8 @@ TOKEN_COLUMNS = {
 """Instead, where a language model was measured."""
 BESIDE = ("output_tokens_per_s", "ttft_p50_s", "itl_mean_s", "latency_p50_s", "error_fraction")
 """Of engines beside each other."""
+MOST_PAIRS = 4
+"""Of more rates than these only the one whose draw is furthest off is told."""
 
 
 def lines(document: dict[str, Any]) -> list[str]:
@@ -57,6 +69,7 @@ def lines(document: dict[str, Any]) -> list[str]:
         rows = [["cell", "repeat", *columns]]
         rows += [_row(cell, columns) for cell in document["cells"]]
         out += ["", *aligned(rows)]
+        out += ["", offered] if (offered := as_drawn(document)) else []
     if document["cells"] and (checked := lamps.told([cell["summary"] for cell in document["cells"]])):
         out += ["", checked]
     if engines := document.get("engines"):
@@ -88,6 +101,28 @@ def lines(document: dict[str, Any]) -> list[str]:
         out += ["", "Waived by name (`python -m lab review RUN` has the questions):"]
         out += [f"- {one['code']}, by {one['who']}, {one['utc'][:10]}: {one['why']}" for one in waived]
     return out
+
+
+def as_drawn(document: Mapping[str, Any]) -> str:
+    """What offered rates are where arrivals are random: "… 45.5 req/s drawn of 51.8 req/s asked …". "" where all is
+    as asked, and where nothing was drawn."""
+    if any(problem["code"] == "changed" for problem in document["problems"]):
+        return ""
+    rates: dict[float, list[float]] = {}
+    for cell in document["cells"]:
+        offered, asked = cell["summary"].get("offered_rps"), cell.get("asked_rps")
+        if offered is not None and asked:
+            rates.setdefault(asked, []).append(offered)
+    pairs = []
+    for asked, found in sorted(rates.items()):
+        low, high, wanted = format_rate(min(found)), format_rate(max(found)), format_rate(asked)
+        if {low, high} != {wanted}:
+            of = low if low == high else format_range(min(found), max(found), format_rate)
+            pairs.append((max(abs(one / asked - 1) for one in found), f"{of} drawn of {wanted} asked"))
+    if not pairs:
+        return ""
+    told = [text for _, text in pairs] if len(pairs) <= MOST_PAIRS else [f"the furthest off {max(pairs)[1]}"]
+    return f"Offered rates are what was drawn in the window, as arrivals are random: {join(told)}."
 
 
 def _engines(found: dict[str, Any]) -> list[list[str]]:

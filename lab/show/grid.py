@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from lab.measure.words import level_label
+from lab.measure.words import join, level_label
 
 ALONE = "this load"
 AS_GOOD = 0.95
@@ -104,6 +104,13 @@ class Grid:
         room = most - 1 - len(first)
         kept = {self.baseline, *first, *([level for level in others if level != told][-room:] if room > 0 else ())}
         return tuple(level for level in (self.baseline, *others) if level in kept)
+
+    def left_out(self, shown: Iterable[str], words: str = "in the data, not drawn") -> tuple[str, ...]:
+        """The note of a chart that draws these levels alone, whose table has the others too unless `words` say
+        otherwise; none where it draws all."""
+        drawn = set(shown)
+        others = [level for level in self.levels if level not in drawn]
+        return (f"{words}: {join(others)}",) if others else ()
 
     def highest(self, loads: Iterable[str]) -> str:
         """The one of `loads` that asks for most (the highest rate, the longest texts), in whatever order they were

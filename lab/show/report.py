@@ -11,7 +11,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lab.measure import cost
@@ -28,7 +28,7 @@ from lab.run import sides as stored
 from lab.run import waivers as kept
 from lab.run.folder import RunFolder
 from lab.run.sides import Name
-from lab.run.text import COLUMNS, TOKEN_COLUMNS
+from lab.run.text import COLUMNS, TOKEN_COLUMNS, as_drawn
 from lab.show import pooled
 from lab.show.charts import batching, levels
 from lab.show.charts.cost import Point, by_load
@@ -39,6 +39,7 @@ from lab.show.grid import ALONE, Grid
 from lab.show.own_charts import own_charts
 from lab.spec import LLM_FIELDS, Slo, parse
 
+LEFT_OUT = "left out here, in the table of figures above"
 HASHED = ("run.json", "events.jsonl", "requests-*.arrows", "telemetry.arrows", "server.arrows")
 
 
@@ -126,9 +127,13 @@ def _of_run(folder: RunFolder, document: dict[str, Any], price: Price | None, us
         what.append(document["verdict"]["text"])
     if document["answers"] and (same := all_equal(document["answers"])):
         what.append(same)
+    offered = as_drawn(document)
     sections = [
         Section(f"Method{of}", [*what, *_method(experiment, slo, folder), _declared(experiment)]),
-        Section(f"Figures{of}", [_figures(document), *_charts(folder, document, grid, slo)]),
+        Section(
+            f"Figures{of}",
+            [_figures(document), *([offered] if offered else []), *_charts(folder, document, grid, slo)],
+        ),
     ]
     if formats := format_text.lines(document):
         sections.append(Section(f"Memory and quality of each format{of}", [Code("\n".join(formats).strip())]))
@@ -218,7 +223,8 @@ def _charts(folder: RunFolder, document: dict[str, Any], grid: Grid, slo: Slo) -
     told = grid.headline(document, judge)[0] if judge and grid.others() else None
     shown = grid.few(told) if judge else grid.levels[:4]
     latencies = pooled.latencies(folder, factor, load, shown)
-    charts = [percentiles(latencies, grid.baseline, slo.latency_s, load)]
+    spread = percentiles(latencies, grid.baseline, slo.latency_s, load)
+    charts = [replace(spread, notes=(*spread.notes, *grid.left_out(shown, LEFT_OUT)))]
     if judge:
         pair = (grid.baseline, told or grid.levels[-1])
         charts.insert(0, batching.throughput_latency(grid, pair, slo.latency_s))
@@ -248,10 +254,11 @@ def _cost(folder: RunFolder, document: dict[str, Any], grid: Grid, price: Price,
             points.setdefault(level, []).append(Point(load, good, found, met))
             if len(grid.levels) == len(grid.loads) == 1:
                 told.append(sentence(found, slo, attained))
+    chart = by_load(points, grid.baseline, f"within {objective_label(slo)}")
     return [
         *told,
         *_caveats(folder, document, price, use),
-        by_load(points, grid.baseline, f"within {objective_label(slo)}"),
+        replace(chart, notes=(*chart.notes, *grid.left_out(shown, LEFT_OUT))),
     ]
 
 

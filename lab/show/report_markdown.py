@@ -58,6 +58,8 @@ def _block(block: Block) -> Iterator[str]:
             yield _plain(block.answer)
         case Chart():
             yield f"**{_plain(block.title)}.** {_plain(block.alt)}"
+            for note in block.notes:
+                yield from ("", _plain(note))
             if block.table:
                 yield ""
                 yield from _table(block.table)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from lab.errors import InputError
+from lab.measure.doubts import when_quick
 from lab.measure.redteam import Question, questions, waive
 from lab.run import catalogue
 from tests.measure.test_versus import MACHINE, side
@@ -175,3 +176,11 @@ def test_a_switch_answers_for_its_counts_with_its_own_books(executed: int, statu
     block = {"requests": 110, "entered": 110, "predictions": 100, "executed": executed, "refused": 0}
     found = asked(rehearsal={"way": "blue_green", "blocks": [block]})["server_count_mismatch"]
     assert found.status == status and "both Tritons together" in found.answer
+
+
+def test_a_quick_run_is_not_told_to_measure_longer() -> None:
+    longer = {**problem("unsteady"), "remedy": when_quick("Warm up longer, measure longer, and look.")}
+    assert longer["remedy"] == "Run it without --quick, and look."
+    few = [{**cell, "summary": {**cell["summary"], "latency_n": 3}} for cell in document()["cells"]]
+    assert asked(cells=few)["samples"].answer.endswith(": measure longer.")
+    assert asked(cells=few, quick=True)["samples"].answer.endswith(": run it without --quick.")

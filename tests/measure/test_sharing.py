@@ -57,3 +57,10 @@ def test_nothing_to_share_is_said_up_to_the_largest_batch_that_ran():
     told = sharing(ALONE, [SMALL], [block({8: 5}, n8=0.1e-3)]).sentence(gained=False)  # 5 executions are luck
     assert told.endswith("0.90 ms in a batch of 4: there is nothing to share in batches of up to 8.")
     assert sharing(ALONE, [SMALL]).sentence(gained=False).endswith("nothing to share in batches of up to 4.")
+
+
+def test_the_loads_own_batches_are_named_and_not_blended_with_those_at_saturation():
+    """Batches of 8 at the load cost 0.30 ms an item and were many; at saturation such ones cost 0.10 ms."""
+    own = CellResult({}, [], [block({1: 500, 2: 300, 8: 60}, n1=0.93e-3, n2=0.90e-3, n8=0.30e-3)])
+    found = sharing(ALONE, [own], [block({8: 900, 32: 900}, n8=0.10e-3, n32=0.05e-3)])
+    assert (found.size, found.together_s, found.at_saturation) == (8, pytest.approx(0.30e-3), False)

@@ -205,11 +205,9 @@ def test_the_table_beside_a_chart_is_the_json_export(
     ]
     assert all(chart.alt for chart in drawn)
     shown = pd.DataFrame(drawn[0].table)
-    assert len(shown) == 2 * 2 * points  # levels × repeats × loads
+    assert len(shown) == 5 * 2 * points  # levels × repeats × loads, those that are not drawn among them
     for cell in cells:
         level = short_label("model.batching", cell["factors"]["model.batching"])
-        if level not in pair:
-            continue
         rows = shown[(shown["level"] == level) & (shown["repeat"] == cell["repeat"] + 1)]
         (row,) = [r for r in rows.to_dict("records") if r["load"] == load_name({LOAD: cell["factors"][LOAD]})]
         summary = cell["summary"]
@@ -217,3 +215,8 @@ def test_the_table_beside_a_chart_is_the_json_export(
         for p in ("p50", "p99"):
             found, told = row[f"{p}, ms"], summary[f"latency_{p}_s"]
             assert (found is None or math.isnan(found)) if told is None else found == pytest.approx(1e3 * told)
+
+
+def test_below_a_run_that_is_gone_nothing_is_promised(empty_home: Path) -> None:
+    gone = words(open_page("batching", run=GOING))
+    assert f"there is no run '{GOING}'" in gone and "will stand here" not in gone and "What happened" not in gone

@@ -204,3 +204,39 @@ def test_a_real_run_fills_every_chart(document: dict[str, Any]) -> None:
     ):
         assert chart.figure["data"], chart.alt
         assert len({len(column) for column in chart.table.values()}) == 1
+
+
+def delays(*us: int) -> list[Any]:
+    return [None, *({"max_batch_size": 32, "max_queue_delay_us": delay} for delay in us)]
+
+
+def test_data_beside_a_chart_has_every_level_also_those_not_drawn() -> None:
+    every = delays(0, 500, 2000, 5000, 8000)
+    grid = grid_of(*((level, load, summary(goodput_rps=90.0)) for level in every for load in (0.1, 1.2)))
+    document: dict[str, Any] = {"verdict": {"effects": []}}
+    by_load = levels.by_load(grid, document, "goodput_rps", LOAD, HEAVY, "2 ms delay")
+    curves = batching.throughput_latency(grid, PAIR, 0.020)
+    sizes = batching.batch_sizes(grid, PAIR, HEAVY)
+    assert len(by_load.figure["data"]) == 4
+    for chart in (by_load, curves):
+        assert set(chart.table["level"]) == set(grid.levels) and len(chart.table["level"]) == 6 * 2
+        assert len({len(column) for column in chart.table.values()}) == 1
+    assert {f"{level}, executions" for level in grid.levels} < sizes.table.keys()
+    told = [chart.notes[-1].removeprefix("in the data, not drawn: ") for chart in (by_load, curves, sizes)]
+    assert told == ["no delay and 0.5 ms delay", *["no delay, 0.5 ms delay, 5 ms delay and 8 ms delay"] * 2]
+
+
+def test_a_verdict_without_a_ratio_says_at_its_place_what_it_stands_on() -> None:
+    grid = grid_of(*((level, load, summary(goodput_rps=90.0)) for level in (None, ON) for load in (0.1, 1.2)))
+    effect = {"level": ON, "at": {LOAD: 1.2}, "metric": "goodput_rps", "ratio": None, "ci_low": None, "ci_high": None,
+              "difference": 374.0, "difference_low": 210.0, "difference_high": 538.0, "verdict": "higher",
+              "reason": ""}  # fmt: skip
+    document = {"verdict": {"effects": [effect]}}
+    said = (
+        "no ratio, as one side is zero or may be in parts of its window; the difference decides: +374 req/s "
+        "(210 to 538 req/s)"
+    )
+    alone = levels.effects(document, grid, "goodput_rps", "Goodput")
+    assert alone.table["why"] == [said] and alone.table["verdict"] == ["higher"] and said in alone.alt
+    by_load = levels.by_load(grid, document, "goodput_rps", LOAD, HEAVY)
+    assert by_load.table["note"] == ["the baseline", "the baseline", "", said]

@@ -33,7 +33,8 @@ PERCENTILES = (("latency_p50_s", "p50", "circle-open", "dot"), ("latency_p99_s",
 
 def throughput_latency(grid: Grid, levels: tuple[str, str], slo_s: float | None) -> Chart:
     """Served requests a second (x) against p50 and p99 latency (y, log) of two levels, one point a load, joined in
-    order of load. With repeats a point is the figure that the verdict pooled, or the middle one."""
+    order of load. With repeats a point is the figure that the verdict pooled, or the middle one. The table has every
+    level."""
     title = "Throughput against latency"
     height = 380
     traces: list[dict[str, Any]] = []
@@ -44,12 +45,13 @@ def throughput_latency(grid: Grid, levels: tuple[str, str], slo_s: float | None)
     table: dict[str, list[Any]] = {"level": [], "load": [], "repeat": [], "served, req/s": []}
     table |= {f"{name}, ms": [] for _, name, _, _ in PERCENTILES}
     takeaways: list[str] = []
-    for level, style in zip(levels, (theme.BASELINE, theme.TREATMENT), strict=True):
+    for level in grid.levels:
         for load in grid.loads:
             for repeat, summary in enumerate(grid.at(level, load), start=1):
                 append(table, level, load, repeat, summary["throughput_rps"])
                 for field, name, _, _ in PERCENTILES:
                     table[f"{name}, ms"].append(ms(summary[field]))
+    for level, style in zip(levels, (theme.BASELINE, theme.TREATMENT), strict=True):
         for field, name, marker, dash in PERCENTILES:
             points = []
             for load in grid.loads:
@@ -99,25 +101,28 @@ def throughput_latency(grid: Grid, levels: tuple[str, str], slo_s: float | None)
         shape, label = level_line(slo_s * 1e3, f"objective {format_setting_s(slo_s)}", log=True)
         layout["shapes"] = [shape]
         layout["annotations"].append(label)
-    return Chart(title, {"data": traces, "layout": layout}, "; ".join(takeaways) + ".", table, tuple(notes))
+    alt = "; ".join(takeaways) + "."
+    return Chart(title, {"data": traces, "layout": layout}, alt, table, (*notes, *grid.left_out(levels)))
 
 
 def batch_sizes(grid: Grid, levels: tuple[str, str], load: str) -> Chart:
     """Share of the model's executions (y) that ran with each batch size (x), for two levels at one load. Repeats are
-    added up: these are counts."""
+    added up: these are counts. The table has every level."""
     title = f"Executed batch sizes at {load}"
     height = 320
     traces: list[dict[str, Any]] = []
     takeaways: list[str] = []
-    counted = {level: _executions(grid.at(level, load)) for level in levels}
-    sizes = sorted({size for counts in counted.values() for size in counts})
+    counted = {level: _executions(grid.at(level, load)) for level in dict.fromkeys((*levels, *grid.levels))}
+    sizes = sorted({size for level in levels for size in counted[level]})
     if not sizes:
         why = why_missing(grid.at(levels[-1], load), "batch_sizes") or "Triton's batch counters were not read"
         return nothing_to_draw(title, why, height=height)
-    table: dict[str, list[Any]] = {"batch size": list(sizes)}
+    every = sorted({size for counts in counted.values() for size in counts})
+    table: dict[str, list[Any]] = {"batch size": list(every)}
+    for level, counts in counted.items():
+        table[f"{level}, executions"] = [counts.get(size, 0) if counts else None for size in every]
     for level, style in zip(levels, (theme.BASELINE, theme.TREATMENT), strict=True):
         counts, total = counted[level], sum(counted[level].values())
-        table[f"{level}, executions"] = [counts.get(size, 0) for size in sizes] if total else [None] * len(sizes)
         if not total:
             continue
         traces.append(
@@ -145,7 +150,8 @@ def batch_sizes(grid: Grid, levels: tuple[str, str], load: str) -> Chart:
         xaxis=theme.axis("batch size, requests", type="category"),
         yaxis=theme.axis("share of executions, %"),
     )
-    return Chart(title, {"data": traces, "layout": layout}, f"At {load} " + "; ".join(takeaways) + ".", table)
+    alt = f"At {load} " + "; ".join(takeaways) + "."
+    return Chart(title, {"data": traces, "layout": layout}, alt, table, grid.left_out(levels))
 
 
 FEW_EXECUTIONS = 20
@@ -237,11 +243,11 @@ def where_time_goes(grid: Grid, load: str) -> Chart:
     return Chart(title, {"data": traces, "layout": layout}, f"At {load}, {takeaway}.", table, tuple(notes))
 
 
-def cost_of_one(summaries: list[dict[str, Any]], model: str) -> Chart:
+def cost_of_one(summaries: list[dict[str, Any]], model: str, where: str = "") -> Chart:
     """What one request costs the model in compute (y) when it shares a batch of that size (x, log): the reason why
-    batching pays, or does not. From Triton's own counters, pooled over the blocks given. Sizes that hardly ever ran
-    are left out: their mean is one execution's luck."""
-    title = "What one request costs in a batch"
+    batching pays, or does not. From Triton's own counters, pooled over the blocks given, which are those at the load
+    `where`. Sizes that hardly ever ran are left out: their mean is one execution's luck."""
+    title = f"What one request costs in a batch{f' at {where}' if where else ''}"
     executed: dict[int, float] = {}
     spent_s: dict[int, float] = {}
     for summary in summaries:

@@ -5,6 +5,7 @@ Both read the document of a run laid out as a Grid (levels of the judged factor 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,13 +28,15 @@ CALLED = {
 def by_load(grid: Grid, document: dict[str, Any], metric: str, path: str, load: str, told: str | None = None) -> Chart:
     """One row a level of the factor at `path` (all others as at `load`), one mark a level of the judged factor, and
     over the mark of the one that is `told` of (else the last) its ratio to the baseline. Bars are the ratio's 95 %
-    interval, laid on the baseline's figure; with repeats a mark is what the verdict pooled."""
+    interval, laid on the baseline's figure; with repeats a mark is what the verdict pooled. The table has every level,
+    also those that are not drawn."""
     unit, scale = unit_of(metric)
     name = metric_label(metric)
     title = f"{name[0].upper()}{name[1:]} by {CALLED.get(path.rpartition('.')[2], 'load')}"
     rows = [(brief(words), at) for words, at in grid.along(path, load)]
     rows = [(words, at) for words, at in rows if grid.at(grid.baseline, at)]
     table: dict[str, list[Any]] = {"load": [], "level": [], f"{name}, {unit}": [], "ratio": [], "low": [], "high": []}
+    table["note"] = []
     shown = grid.few(told)
     main = told if told in shown else shown[-1]
     traces: list[dict[str, Any]] = []
@@ -41,13 +44,17 @@ def by_load(grid: Grid, document: dict[str, Any], metric: str, path: str, load: 
     notes: list[str] = []
     largest = 0.0
     styles = iter(theme.STYLES)
-    for level in shown:
-        style = theme.BASELINE if level == grid.baseline else next(styles)
+    for level in (grid.baseline, *grid.others()):
+        is_base = level == grid.baseline
+        style = theme.BASELINE if is_base or level not in shown else next(styles)
         marks = []
         for words, at in rows:
             value = grid.figure(level, at, metric, main)
             effect = grid.effect(document, level, at, metric) or {}
-            append(table, words, level, _scaled(value, scale), *(effect.get(k) for k in ("ratio", "ci_low", "ci_high")))
+            bounds = (effect.get(k) for k in ("ratio", "ci_low", "ci_high"))
+            append(table, words, level, _scaled(value, scale), *bounds, "the baseline" if is_base else no_ratio(effect))
+            if level not in shown:
+                continue
             if value is None:
                 reason = why_missing(grid.at(level, at), metric) or "not measured"
                 notes.append(f"{level} at {words} is not drawn: {reason}")
@@ -82,29 +89,33 @@ def by_load(grid: Grid, document: dict[str, Any], metric: str, path: str, load: 
         ),
     )
     alt = "; ".join(takeaways or notes) + "."
-    return Chart(title, {"data": traces, "layout": layout}, alt, table, tuple(notes))
+    return Chart(title, {"data": traces, "layout": layout}, alt, table, (*notes, *grid.left_out(shown)))
 
 
 def effects(document: dict[str, Any], grid: Grid, metric: str, title: str) -> Chart:
-    """Every level's ratio to the baseline (x, log) on one metric with its 95 % interval, one row a level and load."""
+    """Every level's ratio to the baseline (x, log) on one metric with its 95 % interval, one row a level and load. Its
+    table says why a ratio is missing, and what the verdict then stands on."""
     rows = []
     table: dict[str, list[Any]] = {"level": [], "load": [], "ratio": [], "low": [], "high": [], "verdict": []}
+    table["why"] = []
     notes = []
     for load in grid.loads:
         for level in grid.others():
             effect = grid.effect(document, level, load, metric)
             if effect is None:
                 continue
-            append(table, level, load, *(effect[k] for k in ("ratio", "ci_low", "ci_high", "verdict")))
+            why = no_ratio(effect)
+            append(table, level, load, *(effect[k] for k in ("ratio", "ci_low", "ci_high", "verdict")), why)
             if effect["ratio"] is None:
-                notes.append(f"{level} at {load}: {effect['reason'] or effect['verdict']}")
+                notes.append(f"{level} at {load}: {why or effect['verdict']}")
             else:
                 rows.append(
                     (f"{load}, {level}", effect["ratio"], effect["ci_low"], effect["ci_high"], effect["verdict"])
                 )
     height = 90 + 26 * max(3, len(rows))
     if not rows:
-        return nothing_to_draw(title, "no comparison was possible", height=height)
+        empty = nothing_to_draw(title, notes[0] if notes else "no comparison was possible", height=height)
+        return replace(empty, table=table if notes else {}, notes=tuple(notes))
     rows.reverse()
     ratios = [row[1] for row in rows]
     known = [v for row in rows for v in row[1:4] if v is not None and v > 0]
@@ -142,6 +153,22 @@ def effects(document: dict[str, Any], grid: Grid, metric: str, title: str) -> Ch
     best = max(rows, key=lambda row: row[1])
     alt = f"{title}: from {format_ratio(min(ratios))} to {format_ratio(best[1])} of {grid.baseline}, most at {best[0]}."
     return Chart(title, {"data": [trace], "layout": layout}, alt, table, tuple(notes))
+
+
+def no_ratio(effect: dict[str, Any]) -> str:
+    """Why there is no ratio, and what a verdict without one stands on: "no ratio, as one side is zero or may be in
+    parts of its window; the difference decides: +374 req/s (210 to 540 req/s)". With one, what else is to be said."""
+    said = [effect["reason"]] if effect.get("reason") else []
+    if effect and effect.get("ratio") is None and effect["verdict"] != "not comparable":
+        text = "no ratio, as one side is zero or may be in parts of its window"
+        metric = effect["metric"]
+        size, low, high = (effect.get(k) for k in ("difference", "difference_low", "difference_high"))
+        if size is not None:
+            text += f"; the difference decides: {'+' if size > 0 else ''}{format_metric(metric, size)}"
+        if size is not None and low is not None and high is not None:
+            text += f" ({format_range(low, high, lambda one: format_metric(metric, one))})"
+        said.insert(0, text)
+    return "; ".join(said)
 
 
 def unit_of(metric: str) -> tuple[str, float]:

@@ -16,7 +16,7 @@ from lab.measure import cost
 from lab.measure.answers import all_equal
 from lab.measure.words import NOT_MEASURED, format_metric, metric_label
 from lab.run.folder import RunFolder
-from lab.run.text import doubt
+from lab.run.text import as_drawn, doubt
 from lab.show.bets import Bet
 from lab.show.charts import levels
 from lab.show.charts.figure import Chart
@@ -64,6 +64,8 @@ def page(topic: Topic, head: DeltaGenerator | None = None) -> None:
         betting.predict(topic, slo)
     if topic.foresight is not None:
         topic.foresight(asked)
+    if folder is None and runs.named():
+        return
     st.subheader("What happened")
     if folder is None:
         st.info(
@@ -136,6 +138,8 @@ def _happened(topic: Topic, folder: RunFolder, document: dict[str, Any]) -> Seen
     cards([_card(seen, field, label) for field, label in topic.figures.items()])
     if {"goodput_rps", "output_tokens_per_s"} <= set(topic.figures):
         st.caption(COUNTED_APART)
+    if offered := as_drawn(document):
+        st.caption(offered)
     _two_by_two(topic.happened(seen), f"{topic.prefix}_chart")
     if topic.beside is not None:
         topic.beside(seen)

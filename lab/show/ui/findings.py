@@ -41,14 +41,21 @@ def batching_cause(seen: Seen) -> str:
     saturated = [Summary.from_dict(s) for s in _saturated(seen)]
     shared = sharing(baseline, list(cells.values()), saturated)
     sentence = shared.sentence(gained=seen.document["verdict"]["holds"])
-    return f"At {load}, all settings of batching together: {sentence[0].lower()}{sentence[1:]}" if sentence else ""
+    where = f"At {load}, all settings of batching together"
+    if shared.at_saturation:
+        where = f"All settings of batching together, with saturation as batches stayed small at {load}"
+    return f"{where}: {sentence[0].lower()}{sentence[1:]}" if sentence else ""
 
 
 def batching_why(seen: Seen) -> list[Chart]:
+    """What one request costs, by the blocks that were judged at that load."""
     load = _crowded(seen)
     blocks = [s for level in seen.pair for s in seen.grid.at(level, load)]
-    # Batches grow largest at saturation: what is shared may show there alone.
-    return [batching.cost_of_one(blocks + _saturated(seen, seen.level), seen.model)]
+    drawn = batching.cost_of_one(blocks, seen.model, load)
+    if len(drawn.table.get("batch size", ())) > 1 or not (saturated := _saturated(seen, seen.level)):
+        return [drawn]
+    # Batches grow largest at saturation: where none grew at the load, what is shared shows there alone.
+    return [batching.cost_of_one(blocks + saturated, seen.model, f"{load} and at saturation")]
 
 
 def _saturated(seen: Seen, *levels: str) -> list[dict[str, Any]]:

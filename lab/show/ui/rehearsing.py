@@ -57,6 +57,8 @@ def show(experiment_id: str) -> None:
     folder = runs.chosen(lambda line: line.experiment == experiment_id)
     with st.container(border=True):
         _form(experiment)
+    if folder is None and runs.named():
+        return
     if folder is None:
         st.info("What happened will stand here.", icon=":material/info:")
     elif folder.document["experiment"]["id"] != experiment_id:

@@ -67,6 +67,11 @@ def chosen(fits: Callable[[reads.RunLine], bool] = lambda line: True) -> RunFold
     return folder
 
 
+def named() -> bool:
+    """Whether the page's link names a run. Where there is no such run, `chosen` has said so, and nothing happened."""
+    return bool(st.query_params.get("run"))
+
+
 def remember(run_id: str) -> None:
     """Make this the page's run, in the URL and for the menu."""
     st.session_state["seen_run"] = run_id

@@ -88,6 +88,8 @@ def page() -> None:
     with action.container(border=True):
         st.subheader("Run it")
         _form(part, experiment)
+    if folder is None and runs.named():
+        return
     st.subheader("What happened")
     if folder is None or folder.document["experiment"]["id"] != part:
         st.info("Run it, and what happened will stand here.", icon=":material/info:")
