@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lab.measure.records import SERVER, TELEMETRY, Requests, Window
+from lab.measure.resources import MODEL
 from lab.measure.series import SECOND_NS, RequestSeries, growth, last_reading
 from lab.measure.summary import Summary, summarize
 from lab.measure.token_series import TokenSeries
@@ -34,6 +35,10 @@ MOST_PIECES = 32
 SUMMED_EVERY_S = 3
 """The figures are of a minute, so they hardly move in a second; to sum them up takes more than all else of a look."""
 BEFORE_S = 10
+LEAST_S = 1
+"""A rate over less is of a few requests, and there are no figures yet."""
+ELSE = "no part of this run"
+"""Behind the name of a model that an earlier run left loaded."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,7 @@ class Live:
                 ),
                 **_server_columns(self._counters, starts[-1]["model"]["name"], origin_ns, seconds),
             },
-            memory_mib=_memory(self._machine, origin_ns, seconds),
+            memory_mib=_memory(self._machine, origin_ns, seconds, _models(self._experiment, starts, events)),
             events=_moments(starts, events, origin_ns, self._experiment),
             summary=self._summary(starts[-1], fresh) if status.active else None,
             model=model,
@@ -121,7 +126,7 @@ class Live:
         self._block_rows = [
             t for t in [*self._block_rows, rows] if t.num_rows and pc.max(t["done_ns"]).as_py() >= recent_ns
         ]
-        if not self._block_rows or now_ns <= start["measured_from_ns"]:
+        if not self._block_rows or now_ns < start["measured_from_ns"] + LEAST_S * SECOND_NS:
             return None
         if self._summed is not None and now_ns - self._summed_ns < SUMMED_EVERY_S * SECOND_NS:
             return self._summed
@@ -194,15 +199,32 @@ def _engine_columns(counters: Readings, model: str, origin_ns: int, seconds: int
     return {**columns, "written_tokens_per_s": written.astype(np.float32)}
 
 
-def _memory(machine: Readings, origin_ns: int, seconds: int) -> dict[str, Any]:
-    """MiB each second for every model, the server and every GPU that reported memory. The host as a whole is left
-    out: what else the machine does would dwarf what is measured."""
+def _memory(machine: Readings, origin_ns: int, seconds: int, own: frozenset[str]) -> dict[str, Any]:
+    """MiB each second for every model, the server and every GPU that reported memory; of `own` models' names where they
+    are known, others marked as no part of the run. The host as a whole is left out: what else the machine does would
+    dwarf what is measured."""
     columns = {}
     for subject, name in machine.subjects("memory_bytes", "memory_used_bytes"):  # of a process, of a GPU
         if subject != "host":
             t_ns, size_bytes = machine.of(subject, name)
-            columns[subject] = last_reading(t_ns, size_bytes / 2**20, origin_ns, seconds)
+            called = subject if _is_own(subject, own) else f"{subject} ({ELSE})"
+            columns[called] = last_reading(t_ns, size_bytes / 2**20, origin_ns, seconds)
     return columns
+
+
+def _models(experiment: Experiment, starts: list[dict[str, Any]], events: list[dict[str, Any]]) -> frozenset[str]:
+    """The names of all models that the run asks for; none where it loads others than its blocks name."""
+    if experiment.fleet is not None or experiment.rollout is not None or experiment.start is not None:
+        return frozenset()
+    changed = [e["to"] for e in events if e["kind"] == "change" and e["field"] == "model"]
+    named = [experiment.model.name, *(neighbour.name for neighbour in experiment.neighbours)]
+    return frozenset([*named, *(one["name"] for one in (*(s["model"] for s in starts), *changed) if "name" in one)])
+
+
+def _is_own(subject: str, own: frozenset[str]) -> bool:
+    """Whether this is a part of the run: no model, one of its own, or a copy of one ("llm_1_terse")."""
+    name = subject.removeprefix(MODEL)
+    return name == subject or not own or any(name == one or name.startswith(f"{one}_") for one in own)
 
 
 def _moments(
