@@ -13,7 +13,7 @@ MOST = 64
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("models", nargs="+", metavar="MODEL")
-    parser.add_argument("--copies", type=int, default=1, help=f"of each; default 1, {MOST} models in all")
+    parser.add_argument("--copies", type=int, default=1, help=f"of each kind; default 1, {MOST} models in all")
     parser.add_argument("--budget", metavar="SIZE", help="memory for all of them, such as 900MiB")
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     add_json(parser)
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     rows = [["model", "adds", "together"]]
     rows += [[line.model, format_bytes(line.adds_bytes), format_bytes(line.together_bytes)] for line in found]
-    print("\n".join(aligned(rows)))
+    print("\n".join([*aligned(rows), "", *fit.told(kinds, options.copies, found)]))
     if budget is not None:
         fitting = sum(line.fits is True for line in found)
         print(f"\n{fitting} of {len(found)} fit into {format_bytes(budget)}.")

@@ -61,7 +61,8 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(_document(found.model, options.run, slo, needed, told, every, bill, routers))
     else:
-        print("\n".join(_lines(found.model, slo, needed, told, every, bill, routers)))
+        lines = _lines(found.model, slo, needed, told, every, bill, routers)
+        print("\n".join([_planned_for(options, setting, found.model), "", *lines]))
     return 0
 
 
@@ -94,6 +95,17 @@ def _setting(options: argparse.Namespace, model: Calibrated) -> Setting:
         precision=options.precision,
         accelerator=None if options.accelerator is None else accelerators.find(options.accelerator),
     )
+
+
+def _planned_for(options: argparse.Namespace, setting: Setting, model: Calibrated) -> str:
+    """Which setting the plan is of, and which parts of it nobody asked for."""
+    from lab.measure.planner import plan_words
+    from lab.measure.words import join
+
+    given = {"batch": options.batch, "delay": options.delay_ms, "precision": options.precision}
+    own = [name for name, value in given.items() if value is None and not (name == "delay" and model.is_engine)]
+    as_run = f"; {join(own)} as the run's best setting has {'it' if len(own) == 1 else 'them'}" if own else ""
+    return f"The setting planned for: {plan_words.setting_words(setting, model)}{as_run}."
 
 
 def _bill(price: Price, needed: Needed) -> Bill | None:

@@ -33,14 +33,19 @@ def run(options: argparse.Namespace) -> int:
         asked = questions(results.document(folder), folder.document["experiment"])
     except FolderError as error:
         raise InputError(str(error)) from None
+    done = ""
     if options.waive:
-        waivers.waive(options.run, asked, options.waive, options.by, options.because)
+        kept = waivers.waive(options.run, asked, options.waive, options.by, options.because)
+        done = f"Waived: {kept.code}, by {kept}"
     if options.take_back:
-        waivers.take_back(options.run, options.take_back, options.by)
+        kept = waivers.take_back(options.run, options.take_back, options.by)
+        done = f"Taken back: the waiver of {kept.code}, by {kept.who}"
     found = waive(asked, waivers.told(folder, asked))
     if options.json:
         print_json({"run": options.run, "questions": [asdict(one) for one in found]})
         return 0
+    if done:
+        print(f"{done}\n")
     for one in found:
         print(f"{MARKS[one.status]:>8}  {one.code}: {one.question}\n          {one.answer}")
     return 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from lab.measure.words import format_bytes, join
 from lab.run import footprints, leak
 from lab.run.footprints import TritonShelf
 from lab.run.lock import MeasureLock
@@ -62,6 +63,21 @@ def look(specs: Sequence[ModelSpec], report: Report) -> None:
                 leak.Declared(spec).ask(server)
                 shelf.unload(spec.name)  # which looks at it first
                 report(f"{spec.name}: {shelf.size_bytes([spec.name]) / 2**20:.0f} MiB alone")
+
+
+def told(kinds: Sequence[ModelSpec], copies: int, found: Sequence[Line]) -> list[str]:
+    """What of a list of models was measured and what is estimated, and what one more copy of each kind adds."""
+    alone = {kind.name: footprints.predicted_bytes([kind]) for kind in kinds}
+    sizes = [f"{name} {format_bytes(size)}" for name, size in alone.items() if size is not None]
+    out = [
+        f"Measured here, of one of each kind, loaded and asked: {join(sizes)} alone.",
+        "Estimated from that: adds and together. Files that several map are counted once, all else for each of them.",
+    ]
+    again = found[len(kinds) :][: len(kinds)]
+    if copies > 1 and again:
+        more = [f"{format_bytes(line.adds_bytes)} of {kind.name}" for kind, line in zip(kinds, again, strict=False)]
+        out.append(f"A further copy adds {join(more)}: its own memory, as the files that it maps are there.")
+    return out
 
 
 def lines(specs: Sequence[ModelSpec], budget_bytes: int | None) -> list[Line]:

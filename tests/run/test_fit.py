@@ -35,7 +35,10 @@ def test_copies_in_turn_share_what_is_of_files(two_kinds):
 
 def test_the_command_says_how_many_fit(two_kinds, capsys):
     assert main(["fit", "digits", "embedder", "--copies", "2", "--budget", "220MiB"]) == 0
-    assert capsys.readouterr().out.endswith("\n3 of 4 fit into 220 MiB.\n")
+    said = capsys.readouterr().out
+    assert said.endswith("\n3 of 4 fit into 220 MiB.\n")
+    assert "loaded and asked: digits 130 MiB and embedder 150 MiB alone." in said and "Estimated from that" in said
+    assert "A further copy adds 30.0 MiB of digits and 50.0 MiB of embedder" in said
     assert main(["fit", "digits", "--copies", "3", "--json"]) == 0
     assert [line["together_bytes"] for line in json.loads(capsys.readouterr().out)["models"]] == [
         n * MIB for n in (130, 160, 190)

@@ -57,6 +57,20 @@ def test_lines_that_are_no_waivers_are_passed_over(folder: RunFolder) -> None:
     assert waivers.told(folder, ASKED[1:]) == {}  # not asked in this report
 
 
+def test_the_command_says_first_what_it_did(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lab.run.results.document", lambda folder: {})
+    monkeypatch.setattr("lab.measure.redteam.questions", lambda document, experiment: list(ASKED))
+    assert main(["review", RUN, "--waive", "seed", "--by", "Ann", "--because", "one draw will do"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Waived: seed, by Ann, 20") and said.partition("\n")[0].endswith(": one draw will do")
+    assert main(["review", RUN, "--take-back", "seed"]) == 0
+    assert capsys.readouterr().out.startswith("Taken back: the waiver of seed, by Ann\n\n")
+    assert main(["review", RUN]) == 0
+    assert capsys.readouterr().out.startswith("    OPEN  seed")
+
+
 def test_the_command_needs_a_run_and_one_thing_to_do(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["review", "20261130-010101-no-such-run"]) == 2
     assert main(["review", RUN, "--waive", "seed", "--take-back", "seed"]) == 2

@@ -65,7 +65,10 @@ def test_a_target_below_the_floor_is_said(full_home: Path) -> None:
     app = open_page("plan", run=DONE, p_ms="0.1")
     assert not app.exception and not app.error
     assert "No number of replicas reaches 0.1 ms: one request alone takes" in words(app)
-    assert [card.value for card in app.metric][2:] == ["n/a", "n/a"]
+    assert [(card.value, card.delta) for card in app.metric][2:] == [
+        ("n/a", "no number found"),
+        ("n/a", "nothing to price"),
+    ]
 
 
 def test_a_run_that_cannot_be_planned_from_says_which_can(full_home: Path) -> None:
@@ -104,7 +107,9 @@ def test_the_command_prints_the_same(full_home: Path, capsys: pytest.CaptureFixt
     low, high = found["predicted"]["intervals"]["latency_p95_s"]
     assert low <= found["predicted"]["latency_p95_s"] <= high
     assert main(["plan", DONE, "--qps", "400", "--p95-ms", "20"]) == 0
-    assert "Predicted: 1 replica keeps 95 % within 20 ms at 400 req/s" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "Predicted: 1 replica keeps 95 % within 20 ms at 400 req/s" in said
+    assert said.startswith("The setting planned for: digits in fp32, batches of up to 32, ")
 
 
 def test_a_run_that_the_model_says_nothing_of_makes_no_plan(

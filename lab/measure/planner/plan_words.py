@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lab.measure.planner.answers import Needed, Told, metric_of
+from lab.measure.planner.calibrated import Calibrated
 from lab.measure.planner.heldout import MOST_USED, Trust
 from lab.measure.planner.limits import Limit
 from lab.measure.planner.prediction import Prediction
 from lab.measure.planner.queueing import Routing
+from lab.measure.planner.setting import Setting
 from lab.measure.samples import is_time
 from lab.measure.words import (
     NOT_MEASURED,
@@ -20,6 +22,7 @@ from lab.measure.words import (
     format_range,
     format_rate,
     format_seconds,
+    format_setting_s,
     join,
     metric_label,
     objective_label,
@@ -35,6 +38,21 @@ ROUTERS: Mapping[Routing, str] = {
 SAME = 0.02
 """A ratio that is no further from 1 is no difference to anybody."""
 JUDGED = ("throughput_rps", "latency_p95_s", "latency_p99_s")
+
+
+def setting_words(setting: Setting, model: Calibrated) -> str:
+    """ "digits in fp32, batches of up to 32, 2 ms delay, 2 replicas", with what the setting leaves to the model."""
+    served = model.model_of(setting)
+    batching = served.batching
+    size = served.max_batch_size if model.is_engine else batching.max_batch_size if batching else 1
+    parts = [f"{served.name} in {served.precision}", f"batches of up to {size}" if size > 1 else "requests alone"]
+    if not model.is_engine and batching is not None:
+        delay_s = batching.max_queue_delay_us / 1e6
+        parts.append(f"{format_setting_s(delay_s)} delay" if delay_s else "no delay")
+    parts.append(plural(setting.replicas, "replica"))
+    if setting.accelerator is not None:
+        parts.append(setting.accelerator.name)
+    return ", ".join(parts)
 
 
 def trust_sentence(trust: Trust, *, fitted: bool = True) -> str:

@@ -12,12 +12,13 @@ MOST = 4
 
 @dataclass(frozen=True)
 class Card:
-    """`beside` is the line under the figure; `why` explains a figure that is "n/a"."""
+    """`beside` is the line under the figure, `missing` that under one that is "n/a", and `why` explains that one."""
 
     label: str
     value: str
     beside: str = ""
     why: str | None = None
+    missing: str = "withheld"
 
 
 def cards(figures: Sequence[Card]) -> None:
@@ -27,7 +28,7 @@ def cards(figures: Sequence[Card]) -> None:
         column.metric(
             card.label,
             card.value,
-            delta=("withheld" if missing else card.beside) or None,
+            delta=(card.missing if missing else card.beside) or None,
             delta_color="off",
             delta_arrow="off",
             help=card.why if missing else None,

@@ -132,12 +132,13 @@ def _cards(told: Told, needed: Needed, bills: list[answers.Bill], slo: Slo) -> l
     return [
         Card(f"{metric.split('_')[1]}, predicted", value, interval),
         Card("Served, predicted", served, f"{format_fraction(told.predicted.slo_attainment_fraction)} in time"),
-        Card("Replicas needed, predicted", count, spread, needed.why or None),
+        Card("Replicas needed, predicted", count, spread, needed.why or None, "no number found"),
         Card(
             "A month, at the lowest price",
             format_usd(cheapest.usd_per_month if cheapest else None),
             cheapest.price.provider if cheapest else "",
             needed.why or "The catalogue has no price for this machine",
+            "nothing to price" if needed.replicas is None else "no price known",
         ),
     ]
 

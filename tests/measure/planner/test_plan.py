@@ -68,6 +68,16 @@ def engine(**changes: object) -> Calibrated:
     return replace(found, **changes)
 
 
+# --- the setting ---------------------------------------------------------------------------------------------------
+
+
+def test_a_setting_is_named_with_what_it_leaves_to_the_run():
+    assert plan_words.setting_words(Setting(50), queue()) == "digits in fp32, requests alone, 1 replica"
+    told = plan_words.setting_words(Setting(50, 3, delay_s=0.002), queue(size=8))
+    assert told == "digits in fp32, batches of up to 8, 2 ms delay, 3 replicas"
+    assert plan_words.setting_words(Setting(5), engine()) == "llm in bf16, batches of up to 4, 1 replica"
+
+
 # --- replicas -----------------------------------------------------------------------------------------------------
 
 
