@@ -46,6 +46,8 @@ STREAMS = {
     "waits": ("waits.arrows", WAITS),
 }
 RUN_ID = re.compile(r"[a-z0-9-]{8,60}")
+SHORT = re.compile(r"[a-z0-9_-]{1,7}")
+"""A word for a run that is too short to be an id."""
 LOG_LIMIT_BYTES = 1 << 20
 BALLAST_BYTES = 1 << 20
 
@@ -97,13 +99,15 @@ class RunFolder:
     def open(cls, run_id: str) -> RunFolder:
         """The run called `run_id`, or the recording of that id. FolderError, one line, when there is none or it cannot
         be read."""
+        if not RUN_ID.fullmatch(run_id):
+            raise _no_run(run_id)
         path = _path(run_id)
         if not path.is_dir():
             from lab.run import cassette  # which stands on this module
 
             if (recorded := cassette.opened(run_id)) is not None:
                 return recorded
-            raise FolderError(f"there is no run {run_id!r}; `python -m lab runs` lists what there is")
+            raise _no_run(run_id)
         document = _object(path / "run.json")
         version = document.get("schema_version")
         if version != SCHEMA_VERSION:
@@ -259,6 +263,21 @@ def _info(path: Path) -> RunInfo:
         changed = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds")
         return RunInfo(path.name, "damaged", changed, str(error))
     return RunInfo(path.name, status.state, str(run.document.get("created_utc", "")), status.message, run.document)
+
+
+def _no_run(run_id: str) -> FolderError:
+    """Why nothing is opened by this word: it names a recording, is no id, or no such run is kept."""
+    from lab.run import cassette
+
+    if (recording := cassette.shipped().get(run_id)) is not None:
+        return FolderError(
+            f"there is no run {run_id!r}, which is the name of a recording; allowed: its run id, {recording.run}, or "
+            f"`python -m lab cassette play {run_id}`"
+        )
+    allowed = "" if RUN_ID.fullmatch(run_id) else ": allowed are 8 to 60 lower-case letters, digits and dashes"
+    if allowed and not SHORT.fullmatch(run_id):
+        return FolderError(f"run id {run_id!r}{allowed}")
+    return FolderError(f"there is no run {run_id!r}{allowed}; `python -m lab runs` lists what there is")
 
 
 def _path(run_id: str) -> Path:

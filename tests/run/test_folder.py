@@ -275,6 +275,19 @@ def test_what_is_not_there_is_said_in_one_line() -> None:
             use("run-00001")
 
 
+@pytest.mark.parametrize("name", ["batching", "lora", "kv_cache"])
+def test_the_name_of_a_recording_leads_to_its_run_id_and_to_its_player(name: str) -> None:
+    with pytest.raises(FolderError, match=f"`python -m lab cassette play {name}`") as refused:
+        RunFolder.open(name)
+    run_id = str(refused.value).partition("its run id, ")[2].partition(",")[0]
+    assert RunFolder.open(run_id).document["experiment"]["id"] == name
+
+
+def test_a_word_too_short_for_an_id_is_no_run() -> None:
+    with pytest.raises(FolderError, match=r"there is no run 'nosuch': allowed are 8 to 60 .*`python -m lab runs`"):
+        RunFolder.open("nosuch")
+
+
 def test_a_run_that_goes_on_is_not_deleted() -> None:
     RunFolder.create("run-00001", {}).set_status("running")
     with pytest.raises(FolderError, match="is running; stop it"):
