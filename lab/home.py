@@ -47,9 +47,23 @@ class Package:
     sha256: str
 
 
+def place() -> Path:
+    """Where LAB_HOME is, or would be: as it is given, or `.lab` beside the package; absolute. For who only looks."""
+    given = Path(os.environ.get("LAB_HOME") or Path(__file__).parent.parent / ".lab")
+    try:
+        return given.expanduser().absolute()
+    except RuntimeError:
+        raise InputError(f"LAB_HOME {str(given)!r}: {given.parts[0]} is nobody here; allowed: a folder") from None
+
+
 def home() -> Path:
-    """LAB_HOME, or `.lab` beside the package; absolute, made if missing."""
-    folder = Path(os.environ.get("LAB_HOME") or Path(__file__).parent.parent / ".lab").expanduser().absolute()
+    """`place`, made if missing. InputError for one that cannot be written, or that programs could not be told."""
+    folder = place()
+    if re.search(r"[:;\x00-\x1f\x7f\ud800-\udfff]", str(folder)):
+        raise InputError(
+            f"LAB_HOME {str(folder)!r}: allowed: a folder whose path is UTF-8 without ':', ';' (which end an entry of "
+            "PATH and LD_LIBRARY_PATH) and control characters"
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -13,7 +13,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 POLL_S = 0.1
 
@@ -61,3 +64,27 @@ def ending(process: subprocess.Popen[Any]) -> Iterator[None]:
         over.set()
         watcher.join()
     check()
+
+
+def heeded(call: Callable[[], T]) -> T:
+    """What `call` gives, which itself knows of no stop: it is made in a thread of its own, and left alone when a stop
+    is asked for (or Ctrl-C pressed) meanwhile. Whoever catches Stopped ends what it waits for."""
+    ended: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+
+    def make() -> None:
+        try:
+            ended.put((call(), None))
+        except BaseException as error:  # noqa: BLE001  it is the caller's, and raised there
+            ended.put((None, error))
+
+    check()
+    threading.Thread(target=make, daemon=True).start()
+    while True:
+        try:
+            given, error = ended.get(timeout=POLL_S)
+        except Empty:
+            check()
+            continue
+        if error is not None:
+            raise error
+        return given  # type: ignore[return-value]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lab import home
-from lab.errors import FetchError
+from lab.errors import FetchError, InputError
 
 pytestmark = pytest.mark.processes
 
@@ -146,3 +146,12 @@ def test_the_lab_home_is_absolute_and_made(tmp_path, monkeypatch):
     monkeypatch.setenv("LAB_HOME", "here/there")
     assert home.home() == tmp_path / "here/there"
     assert home.home().is_dir()
+
+
+@pytest.mark.parametrize("given", ["a:b", "a;b", "a\nb", "a\udcffb", "~nobody-of-this-name/a"])
+def test_a_place_that_programs_cannot_be_told_is_refused_in_one_line(given, tmp_path, monkeypatch):
+    monkeypatch.setenv("LAB_HOME", given if given.startswith("~") else str(tmp_path / given))
+    with pytest.raises(InputError, match=r"^LAB_HOME '.*: allowed: a folder|^LAB_HOME '~.*; allowed: a folder") as told:
+        home.home()
+    assert "\n" not in str(told.value)
+    assert not list(tmp_path.iterdir())

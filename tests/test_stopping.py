@@ -122,3 +122,23 @@ def test_a_stage_without_bytes_has_no_unit(capsys):
     home.steps("reading held-out prose", 64, 64)
     home.bar("downloading", 3_000_000, 3_000_000)
     assert capsys.readouterr().err == "reading held-out prose\ndownloading: 3 MB\n"
+
+
+def test_a_call_that_knows_of_no_stop_is_left_at_one():
+    begun, over = threading.Event(), threading.Event()
+
+    def call():
+        begun.set()
+        over.wait()
+
+    try:
+        with stopping.heeding(begun.is_set), pytest.raises(stopping.Stopped):
+            stopping.heeded(call)
+    finally:
+        over.set()
+
+
+def test_a_call_gives_what_it_gives_and_raises_what_it_raises():
+    assert stopping.heeded(lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        stopping.heeded(lambda: 1 // 0)

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from tritonclient.utils import InferenceServerException
 
+from lab import stopping
 from lab.errors import LabError, ServerError
 from lab.gateway.core import Gateway
 from lab.home import home
@@ -69,24 +72,32 @@ class Kept:
 
     async def watch(self, gateway: Gateway, say: Callable[[str], None] | None = None) -> None:
         """Until it is cancelled: look, and replace what has ended. A server that cannot be had is tried for again."""
-        say = say or _said
-        while True:
-            await asyncio.sleep(LOOK_S)
-            why = self.server.died()
-            if why is None:
-                continue
-            gateway.absent = f"the lab's Triton, pid {self.server.pid}, has ended; the gateway starts one of its own"
-            say(f"{gateway.absent} ({why})")
-            while gateway.absent is not None:
-                try:
-                    await asyncio.to_thread(self._replace, say)
-                    gateway.residency = self.residency()
-                    gateway.absent = None
-                except (LabError, OSError) as error:
-                    gateway.absent = f"the lab's Triton has ended, and there is no other: {error}"
-                    say(gateway.absent)
-                    await asyncio.sleep(RETRY_S)
-            say(f"Triton (pid {self.server.pid}) at {self.server.grpc_url} serves the routes again")
+        say, over = say or _said, threading.Event()
+        try:
+            while True:
+                await asyncio.sleep(LOOK_S)
+                if self.server.alive():
+                    continue
+                pid = self.server.pid
+                gateway.absent = f"the lab's Triton, pid {pid}, has ended; the gateway starts one of its own"
+                why = await asyncio.to_thread(self.server.died)  # who knows it may be another process
+                say(f"{gateway.absent} ({why})")
+                with stopping.heeding(over.is_set):  # in the thread too
+                    await self._replaced(gateway, say)
+                say(f"Triton (pid {self.server.pid}) at {self.server.grpc_url} serves the routes again")
+        finally:
+            over.set()
+
+    async def _replaced(self, gateway: Gateway, say: Callable[[str], None]) -> None:
+        while gateway.absent is not None:
+            try:
+                await asyncio.to_thread(self._replace, say)
+                gateway.residency = self.residency()
+                gateway.absent = None
+            except (LabError, OSError) as error:
+                gateway.absent = f"the lab's Triton has ended, and there is no other: {error}"
+                say(gateway.absent)
+                await asyncio.sleep(RETRY_S)
 
     # --- inside -------------------------------------------------------------------------------------------------
 
@@ -105,7 +116,7 @@ class Kept:
         named = {replica.model for replica in replicas if replica.url == LAB}
         for name in sorted(named - {state.name for state in self.server.states() if state.ready}):
             try:  # as its repository has it: who had it loaded wrote it there
-                self.server.client.load_model(name, client_timeout=LOAD_LIMIT_S)
+                stopping.heeded(partial(self.server.client.load_model, name, client_timeout=LOAD_LIMIT_S))
             except InferenceServerException as error:  # the others are served
                 say(f"model {name}, which a route names, could not be loaded; deploy it anew ({error.message()})")
             else:

@@ -6,8 +6,9 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 
+from lab import stopping
 from lab.errors import ModelError, ServerError
 from lab.home import home
 from lab.serve.triton import DEFAULT_PORTS, Server
@@ -30,13 +31,18 @@ def serve_forever(
     signals = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, lambda *_: asked_to_stop.set()) for number in signals]
     try:
-        server = Server.start(repository=home() / "repository", log=home() / "triton.log", wanted_ports=DEFAULT_PORTS)
+        with stopping.heeding(asked_to_stop.is_set):
+            server = Server.start(
+                repository=home() / "repository", log=home() / "triton.log", wanted_ports=DEFAULT_PORTS
+            )
         print(f"Triton (pid {server.pid}): gRPC {server.grpc_url}, {server.http_url}, {server.metrics_url}", flush=True)
         try:
-            with beside(server):
+            with suppress(stopping.Stopped), beside(server), stopping.heeding(asked_to_stop.is_set):
                 _serve(server, models, asked_to_stop)
         finally:
             print(f"Triton {server.stop()}", flush=True)
+    except stopping.Stopped:  # before it was up
+        return
     finally:
         for number, handler in zip(signals, before, strict=True):
             signal.signal(number, handler)

@@ -20,7 +20,7 @@ import pynvml
 
 from lab import home
 from lab.errors import ServerError
-from lab.serve import python_env
+from lab.serve import plain_path, python_env
 
 PACKAGE = home.Package(
     name="nvidia-pytriton",
@@ -52,7 +52,7 @@ def fetch(progress: home.Progress | None = None) -> Path:
 def command() -> list[str]:
     """tritonserver and its backend folder, fetched and put together when needed. Errors as `fetch`."""
     server = fetch() / "pytriton" / "tritonserver"
-    return [str(server / "bin" / "tritonserver"), f"--backend-directory={_backends(server)}"]
+    return [str(server / "bin" / "tritonserver"), f"--backend-directory={plain_path.of(_backends(server))}"]
 
 
 def environment() -> dict[str, str]:
@@ -68,7 +68,13 @@ def environment() -> dict[str, str]:
         # What a model compiled is kept for its next load (lab/serve/models/compiled_before.py).
         "NUMBA_CACHE_DIR": str(folder() / "compiled"),
     }
-    return {**wishes, **os.environ, "LD_LIBRARY_PATH": os.pathsep.join(libraries), "PATH": path}
+    needs = {
+        "LD_LIBRARY_PATH": os.pathsep.join(libraries),
+        "PATH": path,
+        # The stub's Python takes names of files as the locale has them, and in the C locale that is ASCII.
+        "LC_ALL": "C.UTF-8",
+    }
+    return {**wishes, **os.environ, **needs}
 
 
 def missing() -> list[tuple[str, str]]:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import psutil
 
-from lab import priority
+from lab import priority, stopping
 from lab.errors import ServerError
-from lab.serve import installation, leftovers, ports, scratch, traces
+from lab.serve import installation, leftovers, plain_path, ports, scratch, traces
 from lab.serve.process import Process, born, last_lines
 from lab.serve.record import ServerRecord
 
@@ -57,7 +57,7 @@ def _try(
     http_port, grpc_port, metrics_port = picked
     prefix = leftovers.new_prefix()
     flags = [
-        f"--model-repository={repository}",
+        f"--model-repository={plain_path.of(repository)}",
         "--model-control-mode=explicit",
         # The configuration is written in full: completing it would start every model's process twice.
         "--disable-auto-complete-config",
@@ -84,7 +84,7 @@ def _try(
     try:
         # LAB_TRITON: so that all it brings into the world is found.
         marked = {**installation.environment(), **environment, "LAB_TRITON": prefix}
-        process = Process([*command, *flags], marked, log, niceness=priority.MEASURED)
+        process = Process([*command, *flags], marked, log, niceness=priority.MEASURED, told=True)
     except OSError as error:
         raise ServerError(f"Triton could not be started: {error}") from None
     state = ServerRecord(
@@ -98,25 +98,34 @@ def _try(
         prefix=prefix,
     )
     leftovers.record(prefix, state.pid, state.started)
+    try:
+        return (process, state) if _comes_up(process, log, picked) else None
+    except BaseException:  # also a stop, or Ctrl-C
+        end(state, limit_s=0.0)
+        raise
+
+
+def _comes_up(process: Process, log: Path, picked: Sequence[int]) -> bool:
+    """Once it listens. False when one of the ports was taken meanwhile, ServerError when it is for another reason."""
     deadline = time.monotonic() + START_LIMIT_S
     # Its own sockets, not just an answer: a stranger's server on the same port would answer too.
     while not all(ports.listens(process.pid, port) for port in picked):
+        stopping.check()
         if process.wait(POLL_S):
             last = last_lines(log, 4)
             if any("already in use" in line for line in last):
-                return None
+                return False
             raise ServerError(f"Triton ended while starting ({ending(process.exit_status)}): {' | '.join(last)}")
         if time.monotonic() > deadline:
-            end(state, limit_s=0.0)
             raise ServerError(f"Triton was not up after {START_LIMIT_S:g} s; see {log}")
-    return process, state
+    return True
 
 
 def end(state: ServerRecord, limit_s: float = STOP_LIMIT_S) -> str:
     """Asks the server to stop, kills it after `limit_s`, and leaves neither stubs nor shared memory of it behind.
     "stopped", "killed after 30 s", or "had ended before"."""
     how = _terminate(state.pid, limit_s) if state.alive() else "had ended before"
-    _, alive = psutil.wait_procs(leftovers.stubs([state.prefix]), timeout=STUB_LIMIT_S)
+    _, alive = psutil.wait_procs(leftovers.stubs([state.prefix]), timeout=min(STUB_LIMIT_S, limit_s))
     for stub in alive:
         with suppress(psutil.Error):
             stub.kill()

@@ -17,17 +17,21 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
-from lab import priority
+from lab import atomic, priority
 from lab.serve import watchdog
 
 LOG_BYTES = 5_000_000
 """A log is moved to NAME.1 at this size, so both together hold at most twice as much."""
+
+TOLD_S = 1.0
+"""How long the owner of a process that has ended may take to notice."""
 
 _PR_SET_PDEATHSIG = 1
 _BECOME = f"""
@@ -41,10 +45,20 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 class Process:
     """Runs `command` (a program's path and its arguments) in its own session, so that Ctrl-C reaches the owner only,
-    which then stops the child in order. OSError when it cannot be started."""
+    which then stops the child in order. `told`: how it ended is written down beside its log, for others who ask
+    (`exit_status_of`). OSError when it cannot be started."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path, *, niceness: int = 0) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        *,
+        niceness: int = 0,
+        told: bool = False,
+    ) -> None:
         self._session_ended = False
+        self._ended = _ended(log) if told else None
         started: queue.SimpleQueue[subprocess.Popen[bytes] | OSError] = queue.SimpleQueue()
         given = (list(command), dict(environment), log, niceness, started)
         keeper = threading.Thread(target=self._keep, args=given, daemon=True)
@@ -61,7 +75,7 @@ class Process:
         """None while it runs; -N when signal N ended it."""
         status = self._child.poll()
         if status is not None:
-            self._end_session(self.pid)
+            self._end_session(self._child)
         return status
 
     def wait(self, timeout_s: float) -> bool:
@@ -70,16 +84,23 @@ class Process:
             self._child.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return False
-        self._end_session(self.pid)
+        self._end_session(self._child)
         return True
 
-    def _end_session(self, leader: int) -> None:
+    def send_signal(self, number: int) -> None:
+        """To the child alone, if it still runs."""
+        self._child.send_signal(number)
+
+    def _end_session(self, leader: subprocess.Popen[bytes]) -> None:
         """What it started ends with it: a stub of Triton's whose server was killed may wait for ever for its word."""
         if not self._session_ended:
             self._session_ended = True
             with suppress(ProcessLookupError):
-                os.killpg(leader, signal.SIGKILL)
-            watchdog.forget(leader)
+                os.killpg(leader.pid, signal.SIGKILL)
+            watchdog.forget(leader.pid)
+            if leader.returncode and self._ended is not None:
+                with suppress(OSError):
+                    atomic.write(self._ended, f"{leader.pid} {leader.returncode}\n")
 
     def _keep(
         self,
@@ -112,7 +133,7 @@ class Process:
             while chunk := os.read(child.stdout.fileno(), 65_536):
                 log.write(chunk)
         child.wait()
-        self._end_session(child.pid)
+        self._end_session(child)
 
 
 class BoundedLog:
@@ -151,6 +172,25 @@ def last_lines(path: Path, count: int) -> list[str]:
     except OSError:
         return []
     return [line for line in text.splitlines() if line.strip()][-count:]
+
+
+def exit_status_of(pid: int, log: Path) -> int | None:
+    """How a process that has ended did, whose owner is another process and may only be about to notice: -N by signal N.
+    None when it ended in order, or when its owner is gone too."""
+    deadline = time.monotonic() + TOLD_S
+    while True:
+        with suppress(OSError, ValueError):
+            told, status = map(int, _ended(log).read_text().split())
+            if told == pid:
+                return status
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.02)
+
+
+def _ended(log: Path) -> Path:
+    """Where the owner of the last process with that log that did not end in order wrote down how it did."""
+    return log.with_name(log.name + ".ended")
 
 
 def born(pid: int) -> float | None:

@@ -21,11 +21,12 @@ from lab.home import home
 from lab.serve.process import born, is_same
 
 
-def make(prefix: str) -> Path:
-    """An empty folder of this process, beside the system's other temporary ones; what dead owners left goes first."""
+def make(prefix: str, place: Path | None = None) -> Path:
+    """An empty folder of this process, in `place` or beside the system's other temporary ones; what dead owners left
+    goes first."""
     sweep()
     name = f"{prefix}{secrets.token_hex(4)}"
-    path = Path(tempfile.gettempdir()) / name
+    path = (place or Path(tempfile.gettempdir())) / name
     owner = {"path": str(path), "pid": os.getpid(), "started": born(os.getpid())}
     atomic.write(_record(name), json.dumps(owner))
     path.mkdir(mode=0o700)

@@ -21,12 +21,13 @@ from typing import Any
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
+from lab import stopping
 from lab.errors import InputError, ModelError, ServerError
 from lab.serve import forgotten, health, installation, launch, ports, record, repository, weights
 from lab.serve.address import address, unreachable
 from lab.serve.health import ModelState
 from lab.serve.http_client import HttpClient
-from lab.serve.process import Process, last_lines
+from lab.serve.process import Process, exit_status_of, last_lines
 from lab.serve.record import ServerRecord
 from lab.spec import ModelSpec
 
@@ -35,6 +36,9 @@ UNLOAD_LIMIT_S = 60.0
 BROKEN_LIMIT_S = 3.0
 CALL_LIMIT_S = 10.0
 """Limits, not expectations: a load takes 0.1 to 2 s, an unload 1.5 s, a question milliseconds."""
+
+LEFT_LIMIT_S = 2.0
+"""For a server whose load nobody waits for any more: Triton itself ends after it."""
 
 FORGOTTEN_S = 5.0
 """A process of a model that is replaced or unloaded ends a second later, or with the last answer."""
@@ -70,6 +74,7 @@ class Server:
         self.managed: ServerRecord | None = None
         self._process: Process | None = None
         self._shared = True
+        self._left_loading = False
 
     # --- three ways to have one ---------------------------------------------------------------------------------
 
@@ -188,11 +193,15 @@ class Server:
         self._loaded(name, time.perf_counter())
 
     def _loaded(self, name: str, began: float) -> None:
+        self._left_loading = True
         try:
-            self.client.load_model(name, client_timeout=LOAD_LIMIT_S)
+            stopping.heeded(lambda: self.client.load_model(name, client_timeout=LOAD_LIMIT_S))
         except InferenceServerException as error:
+            self._left_loading = False
             raise self._load_failed(name, error) from None
+        self._left_loading = False
         while not self._ask(self.client.is_model_ready, name):
+            stopping.check()
             if time.perf_counter() - began > LOAD_LIMIT_S:
                 raise ModelError(f"model {name} was not ready after {LOAD_LIMIT_S:g} s")
             time.sleep(POLL_S)
@@ -280,19 +289,23 @@ class Server:
             return None
         if self.managed is None:
             return f"{self.called} does not answer"
-        how = "" if self._process is None else f" ({launch.ending(self._process.exit_status)})"
+        log = Path(self.managed.log)
+        status = exit_status_of(self.managed.pid, log) if self._process is None else self._process.exit_status
+        how = "" if status is None else f" ({launch.ending(status)})"
         # Neither information (I…), such as that a model was loaded long before, nor tables, nor the stack below the
         # reason.
-        last = last_lines(Path(self.managed.log), 60)
+        last = last_lines(log, 60)
         words = [line for line in last if not line.startswith(("I", "|", "+")) and not FRAME.match(line)][-3:]
-        return f"Triton ended{how}; its last words: {' | '.join(words) or 'none'}"
+        return (
+            f"Triton ended{how}; its last words: {' | '.join(words)}" if words else f"Triton ended{how}, without a word"
+        )
 
     def stop(self) -> str:
         """Stops the process, started here or attached to; how it ended: "stopped", "killed after 30 s"."""
         managed = self._controlled("stop")
         self.client.close()
         record.remove(managed)  # first: nobody shall find one that is about to go
-        return launch.end(managed)
+        return launch.end(managed, LEFT_LIMIT_S if self._left_loading else launch.STOP_LIMIT_S)
 
     def __enter__(self) -> Server:
         return self

@@ -23,3 +23,13 @@ def test_a_triton_that_aborted_is_quoted_by_its_reason(tmp_path):
     assert "Signal (6) received." in said
     assert "libc" not in said
     assert "unloaded" not in said
+
+
+def test_one_that_was_killed_says_no_word_and_is_told_by_its_signal(tmp_path):
+    """As a run sees it that measures on the server of `lab up`, which alone may wait for it."""
+    log = tmp_path / "triton.log"
+    log.write_text(ABORTED[0] + "\n")
+    log.with_name("triton.log.ended").write_text(f"{2**22 + 1} -9\n")
+    server = Server("127.0.0.1", 1, 2, None)
+    server.managed = ServerRecord(2**22 + 1, 0.0, 1, 2, 3, str(tmp_path), str(log), "prefix")
+    assert server.died() == "Triton ended (signal 9), without a word"

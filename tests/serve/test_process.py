@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lab.serve.process import BoundedLog, Process, born, is_same, last_lines
+from lab.serve import process
+from lab.serve.process import BoundedLog, Process, born, exit_status_of, is_same, last_lines
 from tests.waiting import until
 
 pytestmark = pytest.mark.processes
@@ -136,3 +137,15 @@ def test_a_process_that_ended_but_was_not_collected_is_gone():
     child = subprocess.Popen(["/bin/true"])
     until(lambda: born(child.pid) is None)
     assert child.wait() == 0
+
+
+def test_others_learn_how_a_process_ended(tmp_path, monkeypatch):
+    """Who only attached to it cannot wait for it, and its log says nothing where a signal ended it."""
+    log = tmp_path / "log"
+    child = Process(SLEEP, {}, log, told=True)
+    child.send_signal(signal.SIGKILL)
+    assert child.wait(60)
+    assert exit_status_of(child.pid, log) == -signal.SIGKILL
+    monkeypatch.setattr(process, "TOLD_S", 0.0)
+    assert exit_status_of(child.pid + 1, log) is None  # an earlier one's end is not this one's
+    child.send_signal(signal.SIGKILL)  # to one that is gone: nothing

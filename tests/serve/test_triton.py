@@ -14,6 +14,7 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
+from lab import stopping
 from lab.errors import InputError, ModelError, ServerError
 from lab.serve import health, leftovers, record, repository
 from lab.serve.metrics import scrape
@@ -265,6 +266,20 @@ def test_others_answer_while_one_model_loads_slowly(own_server, model_code):
     loading.join()
     assert took[0] > 2
     assert own_server.state("slow").ready
+
+
+def test_a_stop_ends_the_wait_for_a_load_that_hangs_and_its_server(own_server, model_code):
+    model_code(initialize="time.sleep(600)")
+
+    def loading():
+        return own_server.state("hanging").reason == "loading"
+
+    with stopping.heeding(loading), pytest.raises(stopping.Stopped):
+        own_server.load(ModelSpec(name="hanging", family="null"))
+    stubs = until(lambda: health.processes(own_server.pid).get("hanging"))
+    own_server.stop()
+    assert not own_server.alive()
+    until(lambda: not any(stub.is_running() for stub in stubs))
 
 
 def test_unload_returns_when_the_processes_are_gone(triton_server):

@@ -21,7 +21,7 @@ import psutil
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from lab import home
+from lab import home, stopping
 from lab.serve import health, installation, launch, repository, scratch, weights
 from lab.serve.cold import page_cache
 from lab.serve.cold.line import Failed, Line, Listener
@@ -118,7 +118,7 @@ class TritonStarter:
         client: Any = triton.InferenceServerClient(f"127.0.0.1:{managed.grpc_port}")
         began_ns = time.perf_counter_ns()
         try:
-            client.load_model(self.spec.name, client_timeout=limit_s)
+            stopping.heeded(lambda: client.load_model(self.spec.name, client_timeout=limit_s))
         except InferenceServerException as error:
             why = health.why_in_log(self.spec.name, self._log) or str(error.message())
             raise Failed(f"{self.spec.name} did not come up in Triton: {why}") from None
