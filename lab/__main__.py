@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from lab.commands import COMMANDS
 from lab.commands.terminal import INTERRUPTED
-from lab.errors import InputError, LabError
+from lab.errors import InputError, LabError, reason
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 1
         if os.environ.get("LAB_DEBUG") == "1":
             raise
-        print(f"error: {error.filename or 'this command'}: {error.strerror or error}", file=sys.stderr)
+        print(f"error: {error.filename or 'this command'}: {reason(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED

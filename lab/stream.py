@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from lab.errors import FolderError
+from lab.errors import FolderError, reason, remedy
 
 ROWS_PER_MESSAGE = 65_536
 """A table is cut into messages of at most this many rows, so that a reader beside the writer sees progress."""
@@ -158,5 +158,5 @@ def _check_schema(path: Path, found: pa.Schema, expected: pa.Schema) -> None:
 
 def _cannot_write(path: Path, error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return f"{path}: {error.strerror}; rows written before stay readable, make room and run again"
-    return f"{path}: cannot be written: {error.strerror}"
+        return f"{path}: {reason(error)}; rows written before stay readable, {remedy(error)} and run again"
+    return f"{path}: cannot be written: {reason(error)}"

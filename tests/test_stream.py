@@ -167,7 +167,9 @@ def test_a_full_disk_is_one_line_and_costs_no_earlier_row(tmp_path: Path) -> Non
         ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         try:  # room for half a message: the kernel writes a part of it, then refuses
             resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 5000, limits[1]))
-            with pytest.raises(FolderError, match="make room") as caught:
+            with pytest.raises(
+                FolderError, match=r"ulimit -f, here [\d,]+ bytes, .*raise that limit and run again"
+            ) as caught:
                 writer.write(rows(10, 1000))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lab.errors import FolderError, InputError
-from lab.home import home
+from lab.home import place
 from lab.measure.planner import accelerators
 from lab.measure.planner.accelerators import Accelerator
 
@@ -19,7 +19,7 @@ MOST_BYTES = 1 << 20
 
 def own() -> Path:
     """Where the user's catalogue is, if there is one."""
-    return home() / "accelerators.csv"
+    return place() / "accelerators.csv"
 
 
 def catalogue() -> tuple[Accelerator, ...]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.errors import FolderError, InputError
+from lab.errors import FolderError, InputError, reason, remedy
 from lab.measure import formats
 from lab.run.folder import RunFolder
 from lab.spec import ClosedLoop, ModelSpec, Workload, nearest, set_path, set_paths
@@ -65,7 +65,7 @@ def append(run_id: str, name: str, value: dict[str, Any]) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise FolderError(f"{path}: cannot be written: {error.strerror}; make room and try again") from None
+        raise FolderError(f"{path}: cannot be written: {reason(error)}; {remedy(error)} and try again") from None
 
 
 class Inbox:

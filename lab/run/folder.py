@@ -33,7 +33,7 @@ from typing import Any
 import pyarrow as pa
 
 from lab import atomic
-from lab.errors import FolderError
+from lab.errors import FolderError, reason, remedy
 from lab.home import home
 from lab.measure.records import REQUESTS, SCHEMA_VERSION, SERVER, TELEMETRY, WAITS
 from lab.run.status import FINAL, Status
@@ -90,7 +90,8 @@ class RunFolder:
             if path.exists():
                 raise FolderError(f"run {run_id!r} exists already; watch it, or start one under another id") from None
             raise FolderError(
-                f"run {run_id!r} cannot be created: {getattr(error, 'strerror', None) or error}"
+                f"run {run_id!r} cannot be created in {path.parent}: "
+                f"{reason(error) if isinstance(error, OSError) else error}"
             ) from error
         folder.path = path
         return folder
@@ -165,7 +166,7 @@ class RunFolder:
         try:
             _append(self.path / "events.jsonl", line)
         except OSError as error:
-            raise FolderError(f"{self.path / 'events.jsonl'}: cannot be written: {error.strerror}") from error
+            raise FolderError(f"{self.path / 'events.jsonl'}: cannot be written: {reason(error)}") from error
 
     def events(self) -> list[dict[str, Any]]:
         """All events, in the order they were written. A torn last line is not there yet."""
@@ -216,7 +217,7 @@ class RunFolder:
                     (self.path / "ballast").unlink(missing_ok=True)
                     atomic.write(path, data)
         except OSError as error:
-            raise FolderError(f"{path}: cannot be written: {error.strerror}; make room and run again") from error
+            raise FolderError(f"{path}: cannot be written: {reason(error)}; {remedy(error)} and run again") from error
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from lab import atomic
-from lab.errors import FolderError, InputError
-from lab.home import home
+from lab.errors import FolderError, InputError, reason
+from lab.home import home, place
 from lab.measure import cost, prices
 from lab.measure.prices import Price
 
@@ -28,7 +28,7 @@ def today() -> date:
 
 def own() -> Path:
     """Where the user's catalogue is, if there is one."""
-    return home() / "prices.csv"
+    return place() / "prices.csv"
 
 
 def catalogue() -> tuple[Price, ...]:
@@ -83,11 +83,11 @@ def _distance(price: Price, environment: Mapping[str, Any], device: str) -> tupl
 def _keep(found: tuple[Price, ...]) -> tuple[Price, ...]:
     if not found:
         raise InputError(NONE)
-    path = own()
+    path = home() / own().name
     try:
         atomic.write(path, prices.written(found))
     except OSError as error:
-        raise FolderError(f"{path}: cannot be written: {error.strerror}") from None
+        raise FolderError(f"{path}: cannot be written: {reason(error)}") from None
     return found
 
 

@@ -76,3 +76,11 @@ def test_a_damaged_file_of_the_user_is_named(own_home: Path) -> None:
     (own_home / "prices.csv").write_text("provider\nme\n")
     with pytest.raises(InputError, match=r"prices\.csv: prices: column 'region' is missing.*delete it"):
         prices.catalogue()
+
+
+def test_who_only_reads_the_table_needs_no_folder_of_his_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAB_HOME", "/dev/null/none")
+    found = prices.catalogue()
+    assert found
+    with pytest.raises(InputError, match="LAB_HOME /dev/null/none"):
+        prices.take_in(written(found).encode())
