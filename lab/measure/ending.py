@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from lab.measure.words import format_setting_s, plural
 
 STOPPED = "stopped by the user"
+LAST_BLOCK = re.compile(r", while block \d+ of \d+$")
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ def ending(state: str, message: str, course: Course) -> str:
     if verb is None:
         return ""
     told = message.strip().rstrip(".")
+    if not course.begun:  # what it was last heard of at is one of the blocks that are whole
+        told = LAST_BLOCK.sub("", told)
     why = f": {told}" if told and not told.startswith(STOPPED) else ""
     if not course.whole and not course.begun:
         return f"{verb} before anything was measured{why}."

@@ -18,7 +18,7 @@ from lab.measure.fields import EngineFields
 from lab.measure.objective import good as in_time
 from lab.measure.pace import Mask
 from lab.measure.percentile import Numbers, interval, needed, ordered_at, percentile_of_sorted
-from lab.measure.records import OK, OUTCOMES, Int64s, Requests, Window
+from lab.measure.records import OK, OUTCOMES, REFUSED, Int64s, Requests, Window
 from lab.measure.server import ServerDelta
 from lab.measure.words import format_count, format_seconds
 from lab.spec import Slo
@@ -234,6 +234,15 @@ def _independent(due_ns: Int64s, took_ns: Int64s, window: Window, threshold_ns: 
         return float(n)
     observed = float(((slow - share * count) ** 2).sum()) * SEGMENTS / (SEGMENTS - 1)
     return float(n / max(1.0, observed / by_chance))
+
+
+def queue_not_full(requests: Requests) -> int:
+    """Requests that were sent and refused for another reason than a full queue: nobody listened, no model was there.
+    Those of which nothing is said are not among them."""
+    if requests.detail is None:
+        return 0
+    said = requests.detail.filter(pa.array((requests.outcome == REFUSED) & (requests.sent_ns >= 0))).drop_null()
+    return len(said) - (pc.sum(pc.match_substring(said, "queue", ignore_case=True)).as_py() or 0)
 
 
 def _most_frequent(detail: pa.ChunkedArray | None, rows: Mask) -> str | None:

@@ -48,8 +48,9 @@ class Problem:
 class Facts:
     """What the problems need beyond the summary's own fields. `recorded` counts all rows, `due` and `sent` the
     requests that were due and were sent in the window, `failures` those that failed in it, `uncounted` the answers
-    whose tokens the server did not count; `expected_success` is the fewest and the most that the server can have
-    counted, `p` the percentile that the objective is about."""
+    whose tokens the server did not count, `waited_in_vain` the requests that were not sent within their timeout, and
+    `queue_not_full` those that were refused for another reason than a full queue; `expected_success` is
+    the fewest and the most that the server can have counted, `p` the percentile that the objective is about."""
 
     live: bool
     recorded: int
@@ -57,6 +58,8 @@ class Facts:
     sent: int
     failures: Failures
     uncounted: int
+    waited_in_vain: int
+    queue_not_full: int
     steadiness: Steadiness | None
     expected_success: tuple[int, int] | None
     resets: int
@@ -86,10 +89,12 @@ def _all(s: Summary, facts: Facts) -> Iterator[Problem]:
         elif s.latency_n < needed(facts.p):
             yield _too_few(s, facts)
     yield from _client_limited(s, facts)
-    if s.dropped and s.ok:  # where nothing succeeded, the failure comes first
+    # What was not sent because the run was stopped, or its server died, is no reason to ask for less.
+    dropped = facts.waited_in_vain if cut else s.dropped
+    if dropped and s.ok:  # where nothing succeeded, the failure comes first
         yield Problem(
             "dropped",
-            f"{plural(s.dropped, 'planned request')} {'was' if s.dropped == 1 else 'were'} never sent.",
+            f"{plural(dropped, 'planned request')} {'was' if dropped == 1 else 'were'} never sent.",
             "Lower the rate, or raise max_in_flight or the number of load workers.",
             False,
         )
@@ -210,15 +215,15 @@ def _failures(s: Summary, facts: Facts) -> Problem:
     return Problem(
         "failures",
         f"{format_fraction(s.error_fraction)} of the requests failed ({join(kinds)}{_detail(facts)}). "
-        f"Latency is that of the successes alone.{_refused_unseen(s)}",
+        f"Latency is that of the successes alone.{_refused_unseen(s, facts)}",
         "Read goodput, which counts a failure as not served.",
         False,
     )
 
 
-def _refused_unseen(s: Summary) -> str:
+def _refused_unseen(s: Summary, facts: Facts) -> str:
     """Why Triton's own figures know nothing of the refused (triton 2.51); "" where there are neither."""
-    if not s.refused or s.server_success_delta is None:
+    if s.refused <= facts.queue_not_full or s.server_success_delta is None:
         return ""
     return (
         " Triton itself counts 0 of the refused: it turns a request away at a full queue before it counts one, so only "

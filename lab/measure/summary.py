@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from lab.measure.fields import EngineFields, RequestFields, ServerFields, TokenFields
-from lab.measure.figures import Figures, latency, little, load, outcomes, server_figures
+from lab.measure.figures import Figures, latency, little, load, outcomes, queue_not_full, server_figures
 from lab.measure.problems import Facts, Problem, problems
-from lab.measure.records import OK, REFUSED, Int64s, Requests, Streams, Window
+from lab.measure.records import OK, REFUSED, TIMEOUT, Int64s, Requests, Streams, Window
 from lab.measure.resources import resources
 from lab.measure.server import ServerDelta
 from lab.measure.steady import steadiness
@@ -113,6 +113,8 @@ def summarize(
             sent=load_counts.sent,
             failures=failures,
             uncounted=uncounted,
+            waited_in_vain=int(((requests.sent_ns < 0) & (requests.outcome == TIMEOUT)).sum()),
+            queue_not_full=queue_not_full(requests),
             steadiness=steady,
             expected_success=None if server is None or live else _countable(requests, server),
             resets=0 if server is None else server.resets,

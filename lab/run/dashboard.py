@@ -10,19 +10,20 @@ import math
 import os
 import signal
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from lab import priority
+from lab import priority, stopping
 from lab.errors import LabError, RunError
 from lab.home import home
 from lab.measure.words import plural
 from lab.run.lock import who_measures
-from lab.serve import ports
-from lab.serve.process import Process
+from lab.serve import launch, ports
+from lab.serve.process import Process, last_lines
 from lab.serve.triton import Server
 from lab.spec import ModelSpec
 
@@ -39,14 +40,9 @@ Report = Callable[[str], None]
 def run_dashboard(port: int, report: Report) -> int:
     """Serve until SIGINT or SIGTERM. The page is usable without Triton, so a server that cannot start is reported
     and shown on the System page, not fatal."""
-    stopping = False
-
-    def stop(_signum: int, _frame: object) -> None:
-        nonlocal stopping
-        stopping = True
-
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
+    asked_to_stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: asked_to_stop.set())
     start_s = time.perf_counter()
     (page_port,), taken = ports.pick([port], count=1)
     for line in taken:
@@ -56,24 +52,33 @@ def run_dashboard(port: int, report: Report) -> int:
     steps_back()
     server: Server | None = None
     try:
-        server = _start_server(report)
-        if _page_answers(streamlit, page_port, lambda: stopping, report, steps_back):
-            report(f"serving lab ready in {time.perf_counter() - start_s:.1f} s: http://127.0.0.1:{page_port}")
-        while not stopping:
-            if streamlit.exit_status is not None:
-                raise RunError(f"Streamlit ended with status {streamlit.exit_status}; see {home() / 'streamlit.log'}")
-            if server is not None and not server.alive():
-                report(f"Triton died: {server.died()}; starting it again")
-                server = _start_server(report)
-            steps_back()
-            time.sleep(POLL_S)
+        with stopping.heeding(asked_to_stop.is_set):
+            server = _start_server(report)
+            if _page_answers(streamlit, page_port, asked_to_stop.is_set, report, steps_back):
+                report(f"serving lab ready in {time.perf_counter() - start_s:.1f} s: http://127.0.0.1:{page_port}")
+            while not asked_to_stop.is_set():
+                if streamlit.exit_status is not None:
+                    raise RunError(_died(streamlit))
+                if server is not None and not server.alive():
+                    report(f"{server.died()}; starting it again")
+                    server = _start_server(report)
+                steps_back()
+                time.sleep(POLL_S)
+        return 0
+    except stopping.Stopped:  # while Triton was starting
         return 0
     finally:
-        os.kill(streamlit.pid, signal.SIGTERM)
+        streamlit.send_signal(signal.SIGTERM)
         if server is not None:
             report(f"Triton {server.stop()}")
         if not streamlit.wait(10):
-            os.kill(streamlit.pid, signal.SIGKILL)
+            streamlit.send_signal(signal.SIGKILL)
+
+
+def _died(streamlit: Process) -> str:
+    log = home() / "streamlit.log"
+    said = f"; its last words: {' | '.join(words)}" if (words := last_lines(log, 2)) else ""
+    return f"the dashboard died ({launch.ending(streamlit.exit_status)}){said}; see {log}, and start it again"
 
 
 class StepsBack:

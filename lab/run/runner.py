@@ -170,7 +170,11 @@ def _measure(
                     if alike:
                         folder.event("answers", **_compared(bench, first_pass, answers, baseline))
                 block = with_rate(planned, saturation_rps)
-                report(f"block {index + 1} of {len(blocks)}: {describe(block, url)}")
+                phase = f"block {index + 1} of {len(blocks)}"
+                report(f"{phase}: {describe(block, url)}")
+                folder.set_status(
+                    state="starting", phase=phase, progress=min(1.0, done_s / total_s if total_s else 1.0)
+                )
                 if alike and index < len(first_pass):
                     answers.append(bench.ask(block))
 

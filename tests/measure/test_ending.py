@@ -41,6 +41,19 @@ def course(planned=20, whole=7, begun=False, lasted_s=2.5, asked_s=2.5, answered
         ),
         ("failed", "no Triton", course(whole=0), "Failed before anything was measured: no Triton."),
         ("interrupted", "its process 7 is gone", course(), "Broke off after 7 of 20 blocks: its process 7 is gone."),
+        (  # killed between two blocks: the last word is of one that is whole
+            "interrupted",
+            "its process 7 is gone, while block 7 of 20",
+            course(),
+            "Broke off after 7 of 20 blocks: its process 7 is gone.",
+        ),
+        (
+            "interrupted",
+            "its process 7 is gone, while block 8 of 20",
+            course(begun=True),
+            "Broke off after 7 of 20 blocks: its process 7 is gone, while block 8 of 20; the one that had begun is not "
+            "compared.",
+        ),
     ],
 )
 def test_the_end_is_told_by_how_far_the_run_came(state, message, far, words):

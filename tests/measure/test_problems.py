@@ -66,6 +66,17 @@ def test_a_run_that_was_stopped_is_cut_short(requests_of, window_of):
     assert "too_few_samples" in codes(summary)
 
 
+@pytest.mark.parametrize("waited", [0, 3])
+def test_what_a_stop_left_unsent_is_no_reason_to_ask_for_less(waited, requests_of, window_of):
+    """Stopped at 510 ms with four due and not yet sent; what had waited for its whole timeout is another matter."""
+    late = [(10.0 * i, None, 500, "timeout") for i in range(waited)]
+    rows = [*even(50, 5), *late, *[(505, None, 510, "cancelled")] * 4, (500, 500, 510, "cancelled")]
+    found = summarize(requests_of(rows), window=window_of(510), planned=100, slo=None).problems
+    assert "cut_short" in {problem.code for problem in found}
+    dropped = [problem.text for problem in found if problem.code == "dropped"]
+    assert dropped == (["3 planned requests were never sent."] if waited else [])
+
+
 def test_users_who_wait_for_their_answers_leave_no_backlog(requests_of, window_of):
     """Latency rises from third to third: more arrives than is served, unless nobody asks before he was answered."""
     rows = [row for third, ms in enumerate((5, 7, 9)) for row in even(30, ms, first_ms=300.0 * third)]
@@ -154,15 +165,24 @@ def test_a_refused_request_was_not_served(requests_of, window_of, server_table):
     assert "server_count_mismatch" in codes(summary)
 
 
-@pytest.mark.parametrize(("refused", "counts", "told"), [(10, True, True), (10, False, False), (0, True, False)])
+@pytest.mark.parametrize(
+    ("refused", "detail", "counts", "told"),
+    [
+        (10, "Exceeds maximum queue size", True, True),
+        (10, None, True, True),
+        (10, "127.0.0.1:8001: Connection refused", True, False),
+        (10, "Exceeds maximum queue size", False, False),
+        (0, None, True, False),
+    ],
+)
 def test_that_the_server_counts_none_of_the_refused_is_told(
-    refused, counts, told, requests_of, window_of, server_table
+    refused, detail, counts, told, requests_of, window_of, server_table
 ):
-    """P7: only where there are refused ones and counters that lack them."""
+    """P7: only where there are refused ones and counters that lack them; a server that is dead has no full queue."""
     rows = even(90, 5) + even(10, 1, first_ms=900, outcome="refused" if refused else "error")
     table = server_table({-100: {"success_count": 0}, 1100: {"success_count": 90}})
     server = server_delta(table, "digits", 0, 1000 * MS) if counts else None
-    summary = summarize(requests_of(rows), window=window_of(1000), planned=100, slo=None, server=server)
+    summary = summarize(requests_of(rows, detail), window=window_of(1000), planned=100, slo=None, server=server)
     (problem,) = [problem for problem in summary.problems if problem.code == "failures"]
     assert ("Triton itself counts 0 of the refused" in problem.text) is told
 

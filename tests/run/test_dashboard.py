@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -11,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from lab.errors import RunError
 from lab.run import dashboard
 from lab.run.lock import MeasureLock
 from lab.serve import ports
+from lab.serve.process import Process
 
 
 class Page(BaseHTTPRequestHandler):
@@ -89,3 +92,19 @@ def test_a_late_page_says_what_it_waits_for(
 ) -> None:
     monkeypatch.setattr(dashboard.os, "getloadavg", lambda: (load, load, load))
     assert said in dashboard._why_late(run)
+
+
+@pytest.mark.processes
+def test_a_dashboard_that_was_killed_is_named_with_its_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(_port: int) -> Process:
+        child = Process(["/bin/sleep", "600"], {}, tmp_path / "streamlit.log")
+        child.send_signal(signal.SIGKILL)
+        assert child.wait(60)
+        return child
+
+    monkeypatch.setenv("LAB_HOME", str(tmp_path))
+    monkeypatch.setattr(dashboard, "_start_streamlit", killed)
+    monkeypatch.setattr(dashboard, "_start_server", lambda report: None)
+    monkeypatch.setattr(dashboard.signal, "signal", lambda *_: None)
+    with pytest.raises(RunError, match=r"^the dashboard died \(signal 9\)"):
+        dashboard.run_dashboard(0, lambda line: None)
