@@ -7,8 +7,8 @@ About half an hour: digits 15, sleeper 8, language 9 by --only; --short is a qua
 A machine's speed moves by tens of percent within a minute, so calibrating and held-out blocks take turns, in several
 rounds, each in an order of its own, so that what a block leaves behind (a warm cache, a clock that is throttled) falls
 on all alike. A held-out block gives the planner its arrivals and nothing else. What it costs to serve comes from
-calibrating blocks (all of them for its shape, those that ran around it for its speed), which were taken at other rates,
-and for "unfitted" rows with another batch size, delay or precision.
+calibrating blocks (of a language model its speed from those that ran around it), which were taken at other rates, and
+for "unfitted" rows with another batch size, delay or precision.
 
 What is judged is a setting at a rate: all of its blocks put together, the predicted ones and the measured ones. Their
 percentile is the best that is known of the setting's true one; it has noise of its own, which no model can beat: how
@@ -149,11 +149,10 @@ Predict = Callable[[Measured, Sequence[Measured]], Service | Steps]
 
 
 def _batches(every: Sequence[Measured]) -> Predict:
-    calibrator = Calibrator(every)
-    tuned = calibrator.tune([one.number for one in every])
+    server = Calibrator(every).service()
 
     def predict(one: Measured, near: Sequence[Measured]) -> Service:
-        return calibrator.service(near=[block.number for block in near], tuned=tuned)
+        return server
 
     return predict
 

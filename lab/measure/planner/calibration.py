@@ -1,9 +1,8 @@
 """A server's model out of measured blocks: what their counters and records say, in the terms of the simulators.
 
-A machine's own speed moves by tens of percent from minute to minute, so where a block nearby says how fast it was just
-then, that decides the speed (`near`), and all others decide the shape: what a batch or a step shares, what a request or
-an answer costs. Here are the rules of a server and a language model's engine, and what a block says; calibrator.py has
-the servers that Triton batches for, engine_calibrator.py a language model's engine.
+Here are the rules of a server and of a language model's engine, and what a block says; calibrator.py has the servers
+that Triton batches for, engine_calibrator.py a language model's engine. A machine's own speed moves by tens of percent
+from minute to minute; so what a batch or a step shares, and what a request or an answer costs, is told by all blocks.
 """
 
 from __future__ import annotations

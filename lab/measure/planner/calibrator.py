@@ -56,10 +56,9 @@ class Tuned:
     latency: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
 
 
-def service(blocks: Sequence[Measured], near: Sequence[Measured] = ()) -> Service:
-    """Of a model that Triton batches: its shape by all `blocks`, its speed by those of them that are `near` (by all
-    where none is). InputError when the blocks say nothing of it."""
-    return Calibrator(blocks).service(near=[block.number for block in near])
+def service(blocks: Sequence[Measured]) -> Service:
+    """Of a model that Triton batches. InputError when the blocks say nothing of it."""
+    return Calibrator(blocks).service()
 
 
 class Calibrator:
@@ -75,24 +74,19 @@ class Calibrator:
         self._stretches: dict[tuple[object, ...], Stretch | None] = {}
         self._pauses = {number: pauses(block, self._seen[number]) for number, block in self._blocks.items()}
 
-    def service(self, among: Sequence[int] = (), near: Sequence[int] = (), tuned: Tuned | None = None) -> Service:
-        """From the blocks `among` (all when empty), with the speed of those that are `near`."""
+    def service(self, among: Sequence[int] = (), tuned: Tuned | None = None) -> Service:
+        """From the blocks `among` (all when empty), at the machine's usual pace. That of the blocks which ran around
+        another says little of it: predicted with it, every benchmark's tails were further off than without."""
         numbers = sorted(among or self._blocks)
         how = tuned or self.tune(numbers)
         found, off, pace, places = self._shape(numbers, how.asleep_s)
+        known = [number for number, one in zip(numbers, off, strict=True) if not np.isnan(one)]
         rests = [
             Rest(place, work, how.latency.get(number, UNKNOWN))
             for number, place, work in zip(numbers, places, off - pace, strict=True)
         ]
-        speeds = off - [discrepancy.expected(rests, place)[0] for place in places]
-        close = [speed for number, speed in zip(numbers, speeds, strict=True) if number in near and not np.isnan(speed)]
         found = self._scattered(found, numbers, how)
-        own = [
-            one.faster(float(np.exp(pace - speed)))  # as it was beside those that ran around it
-            for number, speed, pace in zip(numbers, speeds, pace, strict=True)
-            if (one := self._stretch(number, found)) is not None and not np.isnan(speed)
-        ]
-        found = found.scaled(float(np.exp(np.mean(close))) if close else 1.0)
+        own = [one for number in known if (one := self._stretch(number, found)) is not None]
         return replace(found, rests=tuple(rests), stretches=alike(own))
 
     def tune(self, among: Sequence[int]) -> Tuned:

@@ -1,8 +1,8 @@
 """How far the model is off on this machine: each measured block in turn is left out, predicted, and compared.
 
-A block is predicted from all others of the same weights and precision, its speed taken from those that ran just before
-and after it, and it is asked what the real one was asked, arrival by arrival. "Fitted" settings (batch size,
-delay) were measured in another block as well; for an "unfitted" one every block of that setting is left out.
+A block is predicted from all others of the same weights and precision (a language model's at the speed of those that
+ran just before and after it), and it is asked what the real one was asked, arrival by arrival. "Fitted" settings (batch
+size, delay) were measured in another block as well; for an "unfitted" one every block of that setting is left out.
 
 Blocks that were asked more than MOST_USED of what the server can do are not judged: there its latency says more about
 the last percent of its speed than about anything else (a closed loop asks no more than is answered). And two blocks of
@@ -137,7 +137,8 @@ Tuned = Callable[[Sequence[int], Sequence[int]], Service | Steps]
 def _tuned(calibrator: Calibrator | EngineCalibrator, among: Sequence[int]) -> Tuned:
     if isinstance(calibrator, EngineCalibrator):
         return partial(calibrator.steps, tuned=calibrator.tune(among))
-    return partial(calibrator.service, tuned=calibrator.tune(among))
+    tuned = calibrator.tune(among)
+    return lambda known, near: calibrator.service(known, tuned)
 
 
 def _held_out(block: Measured, others: Sequence[Measured], tuned: Tuned, slo: Slo | None) -> list[HeldOut]:

@@ -91,14 +91,9 @@ def measured(start_s: Floats, end_s: Floats, work_s: Floats, until_s: float) -> 
 
 
 def alike(stretches: Sequence[Stretch]) -> tuple[Stretch, ...]:
-    """The same with as much work as time in all of them together, and so in those that are batched and those that are
-    not."""
-    found: list[Stretch] = []
-    for kind in (False, True):
-        own = [s for s in stretches if s.batched == kind]
-        real_s, own_s = (sum(float(getattr(s, name)[-1]) for s in own) for name in ("real_s", "own_s"))
-        found += [s.faster(real_s / own_s) for s in own]
-    return tuple(found)
+    """The same with as much work as time in each of them: how the machine's speed moves within seconds is known, and
+    not how fast it will be for a whole one."""
+    return tuple(s.faster(float(s.real_s[-1] / s.own_s[-1])) for s in stretches)
 
 
 class Clock:

@@ -184,12 +184,6 @@ def test_batches_are_read_out_of_the_answers():
     assert (found.end_s - found.start_s).mean() == pytest.approx(took_s.mean(), rel=0.05)
 
 
-def test_neighbours_tell_the_speed(blocks):
-    slow = [replace(b, number=100 + b.number) for b in (block(0, model(1), 120, speed=1.3, seed=7),)]
-    usual, beside = (calibrator.service([*blocks, *slow], near=near) for near in ((), slow))
-    assert beside.mean_s(1) / usual.mean_s(1) == pytest.approx(1.3, rel=0.1)
-
-
 def test_a_drift_that_nobody_could_know_is_in_the_errors(blocks):
     moved = replace(block(20, model(1), 120, speed=1.5, seed=5), label="moved")
     found = heldout.trust([*blocks[:3], moved]).held_out
