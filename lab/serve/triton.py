@@ -48,6 +48,9 @@ POLL_S = 0.02
 FRAME = re.compile(r"\s*\d+# ")
 """A line of the stack that Triton prints when it aborts."""
 
+UP = "Started GRPCInferenceService"
+"""In the log once it serves; what it lacks, such as a GPU, is said before."""
+
 LOOPBACK = ("127.0.0.1", "localhost")
 
 LARGEST_PORT = 65_535
@@ -292,10 +295,11 @@ class Server:
         log = Path(self.managed.log)
         status = exit_status_of(self.managed.pid, log) if self._process is None else self._process.exit_status
         how = "" if status is None else f" ({launch.ending(status)})"
-        # Neither information (I…), such as that a model was loaded long before, nor tables, nor the stack below the
-        # reason.
+        # Nothing from before it was up; neither information (I…), such as that a model was loaded long before, nor
+        # tables, nor the stack below the reason.
         last = last_lines(log, 60)
-        words = [line for line in last if not line.startswith(("I", "|", "+")) and not FRAME.match(line)][-3:]
+        started = max((number for number, line in enumerate(last, 1) if UP in line), default=0)
+        words = [line for line in last[started:] if not line.startswith(("I", "|", "+")) and not FRAME.match(line)][-3:]
         return (
             f"Triton ended{how}; its last words: {' | '.join(words)}" if words else f"Triton ended{how}, without a word"
         )

@@ -28,7 +28,11 @@ def test_a_triton_that_aborted_is_quoted_by_its_reason(tmp_path):
 def test_one_that_was_killed_says_no_word_and_is_told_by_its_signal(tmp_path):
     """As a run sees it that measures on the server of `lab up`, which alone may wait for it."""
     log = tmp_path / "triton.log"
-    log.write_text(ABORTED[0] + "\n")
+    began = [
+        "Error: Failed to initialize NVML",
+        'I1130 08:10:01.1 7 grpc_server.cc:2558] "Started GRPCInferenceService"',
+    ]
+    log.write_text("\n".join([*began, ABORTED[0]]) + "\n")
     log.with_name("triton.log.ended").write_text(f"{2**22 + 1} -9\n")
     server = Server("127.0.0.1", 1, 2, None)
     server.managed = ServerRecord(2**22 + 1, 0.0, 1, 2, 3, str(tmp_path), str(log), "prefix")
