@@ -169,13 +169,7 @@ def test_without_the_source_there_is_no_name_yet(models: Path) -> None:
 # --- killed, twice at once, damaged ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("quantizer", ["rtn", "gptq", "awq"])
-def test_a_killed_builder_goes_on_where_it_was(quantizer: str, source: Path, models: Path) -> None:
-    wanted = spec(source, quantizer=quantizer)
-    place = quantized.folder(wanted)
-    assert place is not None
-    partial = place.with_name(f"{place.name}.partial")
-
+def kill_after_the_first_block(wanted: ModelSpec) -> None:
     class Killed(BaseException):
         pass
 
@@ -184,6 +178,15 @@ def test_a_killed_builder_goes_on_where_it_was(quantizer: str, source: Path, mod
 
     with pytest.raises(Killed):
         weights.prepare(wanted, kill)
+
+
+@pytest.mark.parametrize("quantizer", ["rtn", "gptq", "awq"])
+def test_a_killed_builder_goes_on_where_it_was(quantizer: str, source: Path, models: Path) -> None:
+    wanted = spec(source, quantizer=quantizer)
+    place = quantized.folder(wanted)
+    assert place is not None
+    partial = place.with_name(f"{place.name}.partial")
+    kill_after_the_first_block(wanted)
     assert not weights.is_ready(wanted)
     first = partial / "block-000.safetensors"
     (partial / "block-001.partial").write_bytes(b"half a file")
@@ -207,15 +210,7 @@ def test_what_an_earlier_try_finished_is_made_anew_where_it_was_damaged(source: 
     wanted = spec(source, quantizer="gptq")
     place = quantized.folder(wanted)
     assert place is not None
-
-    class Killed(BaseException):
-        pass
-
-    def kill(label: str, done: int, total: int) -> None:
-        raise Killed
-
-    with pytest.raises(Killed):
-        weights.prepare(wanted, kill)
+    kill_after_the_first_block(wanted)
     first = place.with_name(f"{place.name}.partial") / "block-000.safetensors"
     good = first.read_bytes()
     first.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))

@@ -76,7 +76,7 @@ class Calibrator:
 
     def service(self, among: Sequence[int] = (), tuned: Tuned | None = None) -> Service:
         """From the blocks `among` (all when empty), at the machine's usual pace. That of the blocks which ran around
-        another says little of it: predicted with it, every benchmark's tails were further off than without."""
+        another says little of it: with it, predicted tails of held-out blocks were no nearer, and some far off."""
         numbers = sorted(among or self._blocks)
         how = tuned or self.tune(numbers)
         found, off, pace, places = self._shape(numbers, how.asleep_s)
